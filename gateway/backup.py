@@ -72,10 +72,6 @@ def back_up(state: Path, target: Path, settings: Path | None = None) -> Backup:
 
     Args:
         settings: a folder to copy as well, such as ``/etc/synergai``.
-
-    Raises:
-        NotFound: there is no state of a gateway.
-        InvalidInput: the target exists, or a file cannot be copied.
     """
     if not any((state / name).exists() for name in (DATABASE, CLUSTER)):
         raise NotFound(f"there is no journal in {state}; name the gateway's directory with --state")
@@ -118,10 +114,6 @@ def restore(state: Path, source: Path, settings: Path | None = None) -> Backup:
 
     Args:
         settings: where to put the settings of the backup; None to leave them.
-
-    Raises:
-        InvalidInput: the backup is damaged or incomplete, or of another version.
-        Unavailable: a gateway uses the directory.
     """
     backup = _read(source)
     if not backup.has_journal and (state / DATABASE).exists():

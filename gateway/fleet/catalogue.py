@@ -204,12 +204,7 @@ class Catalogue:
         return not stages or stages[0].stage_of not in self._stored(engine)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is no longer pending; see `find_usable`.
-
-        Raises:
-            DeadlineExceeded: it still is after `timeout_s`.
-            EngineUnserved: no worker has served it for the longest wait.
-        """
+        """Wait until an engine is no longer pending; see `find_usable`."""
         try:
             self.find_usable(name)
         except EnginePending as error:

@@ -244,11 +244,7 @@ class StagedJob:
         self._close_former()
 
     def _goes_on(self, queue: StageQueue, answer: StageAnswer) -> bool:
-        """Take the answer to a query as input of the stage behind, if it goes on, or as result.
-
-        Raises:
-            InternalError: the job cannot go on.
-        """
+        """Take the answer to a query as input of the stage behind, if it goes on, or as result."""
         query, response, outputs = self._queries[answer.visit.query], answer.response, None
         route, position = queue.route, queue.position
         if answer.error and self._of_samples:

@@ -50,12 +50,7 @@ class InvalidMarker(Exception):
 
 
 def read_marker(path: Path) -> Mark | None:
-    """Return the latest mark; None if there is no marker.
-
-    Raises:
-        InvalidMarker: the file is not a marker.
-        WrongVersion: it is that of a journal of another version.
-    """
+    """Return the latest mark; None if there is no marker."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -63,9 +63,6 @@ class Tracing:
         endpoint: URL of the collector, such as ``http://localhost:4317``. The other settings of
             the exporter are the environment variables of OpenTelemetry.
         share: share of the requests without a trace context that are traced, 0 to 1.
-
-    Raises:
-        InvalidInput: the packages of OpenTelemetry are not installed.
     """
 
     def __init__(self, endpoint: str, share: float, clock: Clock) -> None:

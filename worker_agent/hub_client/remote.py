@@ -54,9 +54,6 @@ def open_link(config: AgentSettings, suffix: str = "", token: str = "") -> Remot
     Args:
         suffix: of the worker's id; empty for the machine's.
         token: enrolment token, unless there is a file.
-
-    Raises:
-        InvalidInput: certificates or credentials cannot be used.
     """
     state, token_file = config.state, config.enrolment_token_file
     if suffix:

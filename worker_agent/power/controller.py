@@ -332,9 +332,6 @@ def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -
     With ``auto``, a board whose modes cannot be used has none, unless some are asked for: it can
     serve without. In an unprivileged process, controllers that need root delegate switching to
     ``synergai-power``.
-
-    Raises:
-        NotSupported: the machine's description of its modes is not understood.
     """
     chosen = detect(files) if name == AUTO else name
     options = {"lenient": True} if name == AUTO and chosen == "nvpmodel" else {}

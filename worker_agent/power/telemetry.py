@@ -312,9 +312,6 @@ def open_meter(
 
     Args:
         gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
-
-    Raises:
-        NotSupported: no sensor can be read.
     """
     reasons = []
     for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):
