@@ -23,7 +23,7 @@ from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
 from gateway.calls.servicers.store import StoreServicer
 from gateway.entry.access.caller import current_caller
-from gateway.entry.call_guard import CallGuardInterceptor, guard
+from gateway.entry.call_guard import CallGuard, CallGuardInterceptor, guard
 from gateway.grpc_server import (
     UNSUPPORTED_METHODS,
     bind_server,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from gateway.entry.call_guard import CallGuard
     from gateway.gateway_settings import GatewaySettings
     from gateway.grpc_server import GrpcServer
     from synergai.errors import SynergaiError

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, Engine, Session, UnusedVariant, Variant
+from synergai.domain import (
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    TensorSpec,
+    UnusedVariant,
+    Variant,
+)
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError, Unavailable
 from synergai.models.definition import ADVICE
 from synergai.models.descriptions import (
@@ -29,17 +37,15 @@ from synergai.models.formats.model_files import list_files
 from synergai.runtime.text import printable
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.hosts.memory import TooLarge
+from worker_agent.hosts.memory import HostMemory, TooLarge
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
     from pathlib import Path
 
-    from synergai.domain import EngineName, TensorSpec
     from synergai.models.directories import ModelDirectories
     from synergai.models.directory import EngineDefinition
-    from worker_agent.hosts.memory import HostMemory
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[EngineDescription]]
 

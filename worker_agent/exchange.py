@@ -26,7 +26,7 @@ from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import iter_fields, request_parts, split_response
 from synergai.wire.validation import EXIT
 from synergai.wire.work_messages import RelayedTensors, Reports
-from synergai.wire.work_socket import WorkSocketServer
+from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from worker_agent.peers import Peers
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.work_socket import WorkSocket
 
 LEAST_BYTES: Final = 16 << 10
 """Smaller responses are reported with their contents, which costs less than to pull them."""

@@ -24,7 +24,7 @@ from worker_agent.describer import (
     stamps_of,
     take_snapshots,
 )
-from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.hosts.memory import CrowdedOut, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
     from worker_agent.describer import Inspect
-    from worker_agent.hosts.memory import HostMemory
 
     OnDescribed: TypeAlias = Callable[[Engine], object]
 

@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import BatchTimes, Fault, Outcome, Session
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire.job_inputs import split_input, without_version
 from synergai.wire.work_messages import Reports
-from worker_agent.ipc import Tally
+from worker_agent.ipc import RunEnded, Tally
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
-    from synergai.domain import BatchTimes, Session
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
     from worker_agent.exchange import Holding
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc import RunEnded
 
 _PULLED_AHEAD: Final = 8
 """Inputs whose tensors are being pulled, or were pulled and are not fed yet."""

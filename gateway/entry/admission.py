@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded, QuotaExceeded, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import NoReturn
 
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock

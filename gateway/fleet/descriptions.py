@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import TensorSpec, UnusedVariant, WorkerId
+from synergai.domain import Engine, EngineName, TensorSpec, UnusedVariant, Variant, WorkerId
 from synergai.errors import EngineNotFound
 from synergai.names import by_version, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from synergai.domain import Engine, EngineName, Variant
 
 _MAX_COMPARED: Final = 200
 _MAX_COMPARED_LENGTH: Final = 100

@@ -19,6 +19,7 @@ from synergai.v1 import hub_pb2
 from synergai.wire.agent_messages import (
     MAX_ENGINES,
     MAX_UNUSABLE,
+    ControlMessage,
     Draining,
     EngineChange,
     Heartbeat,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.journal.journal import Journal
     from synergai.domain import Engine, EngineName, Session, WorkerId
-    from synergai.wire.agent_messages import ControlMessage
 
 
 _log = logging.getLogger(__name__)

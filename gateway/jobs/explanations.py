@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import READERS, Role
-from synergai.core.explanations import duration, worded
+from gateway.entry.access.caller import READERS, Caller, Role
+from synergai.core.explanations import Ahead, Explanation, duration, worded
 from synergai.core.scheduling.rules.history import KEPT
 from synergai.errors import NotFound
 from synergai.names import engine_of_stage, is_selected
@@ -16,8 +16,6 @@ from synergai.names import engine_of_stage, is_selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.entry.access.caller import Caller
-    from synergai.core.explanations import Ahead, Explanation
     from synergai.core.routes.deployment import EngineDeployment
     from synergai.core.scheduling.core import SchedulerCore
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.caller import check_visible
-from gateway.journal.data_store import DataKey
+from gateway.entry.access.caller import Caller, check_visible
+from gateway.journal.data_store import DataKey, DataStore
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from gateway.entry.access.caller import Caller
     from gateway.jobs.submitted import SubmittedJobs
-    from gateway.journal.data_store import DataStore
 
 BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 """Results in one message, unless a single one is larger."""

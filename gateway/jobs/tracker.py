@@ -9,16 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.journal.job_record import Executions
-from synergai.jobs import JobState
+from gateway.journal.job_record import Executions, QueryRange, RecordedExecution, RecordedJob
+from synergai.jobs import JobState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import JobId
-    from synergai.jobs import JobStatus
     from synergai.names import EngineName
     from synergai.runtime.clock import Clock
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -18,17 +18,15 @@ from gateway.entry.access import enrolments
 from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.store import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import KEY, from_record, to_record
+from synergai.profiles.dictionary import KEY, ProfileEntry, from_record, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import NoReturn
 
     from gateway.journal.journal import Journal
-    from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from synergai.v1 import hub_pb2
 from synergai.wire import converters, rpc
 from synergai.wire.limits import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.status import error_from_call
-from synergai.wire.work_messages import Reports
-from worker_agent.exchange import Pulls
+from synergai.wire.work_messages import Orders, Reports
+from worker_agent.exchange import Exchange, Pulls
 from worker_agent.hub_client.assignments import Assignments
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, Engine, EngineName, Session, UnusableSession
     from synergai.v1 import common_pb2
-    from synergai.wire.work_messages import Orders
     from synergai.wire.work_transport import WorkTransport
-    from worker_agent.exchange import Exchange
     from worker_agent.hosts.sessions import SessionChange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner import Runner

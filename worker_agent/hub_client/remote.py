@@ -24,18 +24,16 @@ from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls, open_channel
 from synergai.wire.limits import GATEWAY_LOST_AFTER
 from synergai.wire.status import error_from_call
-from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_messages import Orders, decode_orders
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
-from worker_agent.hub_client.identity import NO_CREDENTIALS, WorkerIdentity
+from worker_agent.hub_client.identity import NO_CREDENTIALS, Credentials, WorkerIdentity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
-    from synergai.wire.work_messages import Orders
     from worker_agent.agent_settings import AgentSettings
-    from worker_agent.hub_client.identity import Credentials
 
 
 _SOCKET_TIMEOUT_S: Final = 10.0

@@ -17,9 +17,9 @@ import msgspec
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Router
+from starlette.routing import BaseRoute, Router
 
 from gateway.calls.http.connections import SURPLUS, LimitedConnection
 from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from starlette.requests import Request
-    from starlette.routing import BaseRoute
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.gateway_settings import GatewaySettings

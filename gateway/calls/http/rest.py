@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gateway.calls.http.app import cancelled_on_disconnect, chosen_id, json_response
 from synergai.errors import InvalidInput, NotSupported
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
 
     from gateway.calls.http.bodies import Bodies
     from gateway.calls.servicers.engines import EngineCalls

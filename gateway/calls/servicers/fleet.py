@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.entry.access.caller import Role, current_caller
+from gateway.entry.access.caller import Caller, Role, current_caller
 from gateway.jobs.explanations import explain
-from synergai.domain import UnusableSession
+from synergai.domain import EngineName, Session, UnusableSession
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import is_selected, split_version, validate_name
 from synergai.v1 import common_pb2, fleet_pb2
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.access.caller import Caller
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.control_reports import OfferedEngines
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from gateway.hub.rollouts import Rollouts
     from gateway.monitoring.metrics import Metrics
     from synergai.core.routes.deployment import EngineDeployment
-    from synergai.domain import EngineName, Session
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.service import ProfileService
     from synergai.runtime.clock import Clock

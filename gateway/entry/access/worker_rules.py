@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from msgspec import Struct
 
 from gateway.entry.access.caller import matches_any
-from gateway.entry.access.enrolments import EnrolmentStore
+from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.names import split_version
 from synergai.runtime.files import without_path
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.entry.access.enrolments import EnrolledWorker
     from gateway.entry.access.table import AllowedWorkers
     from synergai.domain import Engine, EngineName
 
