@@ -25,7 +25,7 @@ from gateway.deployment.planning import Planning
 from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
-from gateway.entry.access.worker_rules import WorkerRules
+from gateway.entry.access.workers import WorkerRules
 from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements

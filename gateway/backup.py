@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access import enrolments
-from gateway.entry.access.enrolments import EnrolmentStore
+from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile
 from gateway.journal import archive
 from gateway.journal.data_store import DIRECTORY
@@ -39,7 +38,7 @@ _FOLDERS: Final = (
     "store/engines",  # before the content that the records name
     "store/content",
 )
-_SMALL_FILES: Final = (POLICY_FILE, enrolments.FILE)
+_SMALL_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
 _RESTORED: Final = (DATABASE, DIRECTORY, "store", "dictionary.db", *_SMALL_FILES)
 """What a restore replaces: everything whose name begins so."""
 _LIST: Final = "backup.json"

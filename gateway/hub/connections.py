@@ -20,7 +20,7 @@ from synergai.wire.status import MAX_DETAILS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gateway.entry.access.worker_rules import JoiningWorker
+    from gateway.entry.access.workers import JoiningWorker
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.access.worker_rules import WorkerRules
+    from gateway.entry.access.workers import WorkerRules
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.worker import ConnectedWorker

@@ -14,8 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from gateway.entry.access.authenticator import peer_certificate
-from gateway.entry.access.enrolments import sha256
-from gateway.entry.access.worker_rules import JoiningWorker, WorkerRules
+from gateway.entry.access.workers import JoiningWorker, WorkerRules, sha256
 from gateway.entry.audit import current_call
 from gateway.fleet.worker import ConnectedWorker, Order, WorkerPower
 from gateway.hub.connections import AgentConnection, AgentConnections, HeartbeatMonitor

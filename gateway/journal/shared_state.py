@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from gateway.entry.access import enrolments
+from gateway.entry.access.workers import ENROLMENTS_FILE
 from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.store import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
-_FILES: Final = (POLICY_FILE, enrolments.FILE)
+_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
 _PROFILE: Final = "profile "
 """Beginning of the names of profiles."""
 
