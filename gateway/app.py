@@ -10,6 +10,7 @@ from gateway.calls.requests.inference import Inference
 from gateway.calls.requests.staged import StagedRequests
 from gateway.calls.servicers.engines import EngineCalls
 from gateway.calls.servicers.inference import InferenceCalls
+from gateway.calls.servicers.jobs import JobResults
 from gateway.components import (
     EntryComponents,
     FleetComponents,
@@ -33,7 +34,6 @@ from gateway.hub.rollouts import Rollouts
 from gateway.hub.store.transfers import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs, Retention
-from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.metrics import gauge

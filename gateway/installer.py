@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
 """The settings that the options of an installation give."""
 LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"

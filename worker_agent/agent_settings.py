@@ -35,7 +35,6 @@ from worker_agent.providers import Offers, Providers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
 """Environment variable with an enrolment token."""
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from worker_agent.power.files import MachineFiles
     from worker_agent.providers import Offers
 
-
 Config = Annotated[
     Path | None,
     typer.Option(

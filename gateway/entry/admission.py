@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock
 
-
 _PROMPT_REFUSALS_PER_S: Final = 50.0
 """Refusals of a tenant that are sent at once; further ones are delayed."""
 _REFUSAL_DELAY_S: Final = 0.25

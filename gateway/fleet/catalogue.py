@@ -33,7 +33,6 @@ from synergai.names import by_version, engine_of_stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
 

@@ -17,7 +17,6 @@ from synergai.names import by_version, is_stage, split_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-
 _MAX_COMPARED: Final = 200
 _MAX_COMPARED_LENGTH: Final = 100
 """Names, and characters of a name, that are compared to suggest engines for an unknown one."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from synergai.domain import WorkerId
     from synergai.v1 import hub_pb2
 
-
 _CONTROL_LIMIT: Final = 1024
 REFUSAL_INTERVAL_S: Final = 600.0
 """Time after which a refusal that repeats is logged again, with their number."""

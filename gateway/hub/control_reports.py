@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from gateway.journal.journal import Journal
     from synergai.domain import Engine, EngineName, Session, WorkerId
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
 
-
 _log = logging.getLogger(__name__)
 
 REGISTER_WITHIN_S: Final = 10.0

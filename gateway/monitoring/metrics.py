@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     Series: TypeAlias = tuple[Sequence[str], float | HistogramSnapshot]
     Value: TypeAlias = Callable[[ConnectedWorker], float | None]
 
-
 PREFIX: Final = "synergai_"
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from worker_agent.backends import Array
 
-
 _BFLOAT16_TYPE: Final = 16
 """``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""
 _DATATYPES: Final = {

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from worker_agent.backends import Array
 
-
 GROW_AFTER: Final = 32
 """Successful batches after which larger ones are tried again."""
 

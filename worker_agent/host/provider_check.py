@@ -24,7 +24,6 @@ from worker_agent.providers import ONNXRUNTIME, ProviderChoice
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
 _MODEL: Final = (
     "2nafj0SXZc0eA`lcM<`4A_h%ibWL?^5&>r_O9%uA1P}p20e4D3004kL0000$002Nh004kM005vs006*1007`X0000%"
     "000m{001CC001yS002Ni002-y003Y?003}7004kNS`!KZcoGf@3<v=d2nqrS0SW>L1Y#2k0eKP*3JeGV5(o+c2muNL"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Session
     from worker_agent.providers import ProviderChoice
 
-
 _HOST: Final = sys.executable, "-m", "worker_agent.host.main"
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from worker_agent.agent_settings import AgentSettings
 
-
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
 _OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)

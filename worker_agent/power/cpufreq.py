@@ -20,7 +20,6 @@ from worker_agent.power.files import MachineFiles, parse_cpus
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-
 _CPU: Final = "/sys/devices/system/cpu"
 _NAME: Final = re.compile(r"(\d+)x(\d+)mhz")
 _TOLERANCE_MHZ: Final = 100

@@ -23,7 +23,6 @@ from worker_agent.power.files import MachineFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
 T = TypeVar("T")
 POLL_INTERVAL_S: Final = 10.0
 """Seconds between two readings, which detect switches made by other programs."""

@@ -27,7 +27,6 @@ from worker_agent.power.nvpmodel_conf import NO_CAP, BoardModes, PowerModel, Set
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-
 CONF: Final = "/etc/nvpmodel.conf"
 _CPU: Final = "/sys/devices/system/cpu"
 _ONLINE: Final = f"{_CPU}/online"

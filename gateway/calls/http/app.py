@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gateway.gateway_settings import GatewaySettings
     from synergai.wire.memory_bounds import UnreadResponses
 
-
 JSON = "application/json"
 
 

@@ -17,7 +17,6 @@ from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-
 GRACE_S: Final = 10.0
 """Time to send a body of any size."""
 MIN_BYTES_PER_S: Final = 16 * 1024

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from synergai.core.explanations import Explanation
     from synergai.core.routes.deployment import EngineDeployment
 
-
 MAX_VIEWERS: Final = 64
 _KEPT: Final = 80
 """Messages with changes that slow viewers can still get."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.calls.servicers.engines import EngineCalls
     from synergai.oip.repository_pb2 import RepositoryIndexResponse
 
-
 _SECURITY: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'",

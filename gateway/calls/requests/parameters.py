@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from synergai.wire.request_codec import RequestHeader
     from synergai.wire.rpc import RawRequest
 
-
 STREAM_WINDOW: Final = 64
 """Default of a stream's window: requests in flight beyond which the stream is not read, so that
 flow control slows the client down."""

@@ -18,7 +18,6 @@ from synergai.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 app: Final = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
 _TOKEN_BYTES: Final = 32
 

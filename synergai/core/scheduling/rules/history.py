@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.workers import WorkerRecord
 
-
 KEPT: Final = 2000
 """Requests and jobs whose explanations are kept once they have ended."""
 MAX_REASON: Final = 500

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
 
-
 WORTH_S: Final = 2.0
 """A job that the profiled workers complete sooner is not split for a probe."""
 SLOWER: Final = 10.0
