@@ -20,7 +20,7 @@ from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.addresses import cannot_listen
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.server_call import Peer, behaviour_of, with_behaviour
+from synergai.wire.server_call import Peer, behaviour_of, find_handler, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,10 +181,9 @@ class _Handlers(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         """Return the handler of a call; None without one."""
-        for handler in self._handlers:
-            if (found := handler.service(handler_call_details)) is not None:
-                return self._adapt(handler_call_details.method, found)
-        return None
+        path = handler_call_details.method
+        found = find_handler(self._handlers, path)
+        return None if found is None else self._adapt(path, found)
 
 
 class GrpcioCall:

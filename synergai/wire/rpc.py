@@ -16,7 +16,6 @@ import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -36,14 +35,7 @@ from synergai.wire.status import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Mapping,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.request_codec import Buffer
@@ -137,12 +129,6 @@ class Service(grpc.GenericRpcHandler):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the handler of a call; None if it is another service's."""
         return self.paths.get(handler_call_details.method)
-
-
-def find_handler(handlers: Iterable[grpc.GenericRpcHandler], path: str) -> Any:
-    """Return the handler of a method, the first of several; None without one."""
-    details: Any = SimpleNamespace(method=path)  # a grpc.HandlerCallDetails
-    return next(filter(None, (each.service(details) for each in handlers)), None)
 
 
 async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -9,7 +10,7 @@ import grpc
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
     Interceptor: TypeAlias = Callable[["ServerCall", str, Any], Awaitable[Any]]
@@ -117,6 +118,12 @@ _MAKERS: Final = {
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
 """Constructors of handlers by whether requests and responses are streamed."""
+
+
+def find_handler(handlers: Iterable[grpc.GenericRpcHandler], path: str) -> Any:
+    """Return the handler of a method, the first of several; None without one."""
+    details: Any = SimpleNamespace(method=path)  # a grpc.HandlerCallDetails
+    return next(filter(None, (each.service(details) for each in handlers)), None)
 
 
 # `Any`, as the stubs of handlers know synchronous functions only.

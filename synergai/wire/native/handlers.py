@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.limits import MAX_INCOMPLETE_BYTES
 from synergai.wire.memory_bounds import IncompleteRequests
-from synergai.wire.rpc import BegunUnary, Service, find_handler
+from synergai.wire.rpc import BegunUnary, Service
+from synergai.wire.server_call import find_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
