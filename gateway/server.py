@@ -17,7 +17,7 @@ from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
 from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
-from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls
+from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls, explain
 from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
@@ -31,7 +31,6 @@ from gateway.grpc_server import (
     reflection_handlers,
     unimplemented,
 )
-from gateway.jobs.explanations import explain
 from gateway.standby import select_this_pod
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file
