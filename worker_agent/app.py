@@ -144,7 +144,8 @@ class Agent:
                 for session in pinned
                 for worker in self._workers_for(session.configuration.execution_provider)
             ]
-            await asyncio.gather(*filter(None, loads), return_exceptions=True)
+            started = (load for load in loads if isinstance(load, asyncio.Task))
+            await asyncio.gather(*started, return_exceptions=True)
             # The failure of a loop is a bug, and ends the agent.
             loops = await stack.enter_async_context(asyncio.TaskGroup())
             for worker in self._workers:

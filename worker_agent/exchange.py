@@ -48,7 +48,7 @@ A query that waits for its next stage longer than that begins again.
 _TOKEN_BYTES: Final = 16
 MOST_PULLS: Final = 64
 """Pulls of one connection that wait for others."""
-RELAYED_S: Final = 10.0
+_RELAYED_S: Final = 10.0
 """Longest time until the gateway has relayed tensors."""
 
 
@@ -248,7 +248,7 @@ class Pulls:
             waiting = self._relayed[token] = asyncio.get_running_loop().create_future()
             self._send(Reports(wanted=(Wanted(token=token, worker_id=pull.worker_id),)))
         try:
-            async with asyncio.timeout(RELAYED_S):
+            async with asyncio.timeout(_RELAYED_S):
                 return await asyncio.shield(waiting)
         except TimeoutError:
             return ()

@@ -59,7 +59,7 @@ class _Outdated(Exception):
     """An engine has changed before its turn to be loaded."""
 
 
-class Slots:
+class _Slots:
     """Slots for work. One work that takes long may give its slot back, so that others begin."""
 
     def __init__(self, count: int) -> None:
@@ -162,7 +162,7 @@ class Inventory:
         parallel = parallel or max(1, min(_MAX_PARALLEL, usable_cores() - 1))
         if memory is not None and memory.limit_bytes:
             parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
-        self._slots = Slots(parallel)
+        self._slots = _Slots(parallel)
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect

@@ -32,7 +32,7 @@ _PULLED_AHEAD: Final = 8
 """Inputs whose tensors are being pulled, or were pulled and are not fed yet."""
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""
-STARVED_REPORT_INTERVAL_S: Final = 0.01
+_STARVED_REPORT_INTERVAL_S: Final = 0.01
 """The same, while there is no further input to feed."""
 REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
@@ -371,7 +371,7 @@ class ItemReporter:
         While others run, the report waits for a few of them.
         """
         if self._responses and (
-            idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S
+            idle or self._clock() - self._reported_at >= _STARVED_REPORT_INTERVAL_S
         ):
             self._report_progress()
 

@@ -183,7 +183,7 @@ class CommittedDescription(Struct, frozen=True, kw_only=True):
     holders: tuple[WorkerId, ...]
 
 
-def mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
+def _mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
     """Return the engine of each worker, with how its samples differ from those of the first.
 
     Such a worker is used all the same, since requests bring their own inputs.
@@ -277,7 +277,7 @@ class EngineOffers:
             else:
                 serving[worker_id] = self._served(worker_id, engine)
                 self._holders[worker_id] = None
-        serving = mark_other_samples(serving.items())
+        serving = _mark_other_samples(serving.items())
         self.engine = _merged(serving.values())
         if not self.by_worker and not self.committed:  # no client knows it
             self.forget_description()

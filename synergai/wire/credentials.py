@@ -291,7 +291,7 @@ def _is_local(target: str) -> bool:
     return is_loopback(address.rpartition(":")[0] or address)
 
 
-class AuthorizedChannel:
+class _AuthorizedChannel:
     """A channel whose calls present credentials; has what stubs need.
 
     Not an interceptor of gRPC, which would add a task to each call.
@@ -320,4 +320,4 @@ def authorized(channel: grpc.aio.Channel, metadata: Metadata) -> grpc.aio.Channe
     """Return a channel for stubs whose calls have `metadata`; the channel itself if it is empty."""
     if not metadata:
         return channel
-    return cast("grpc.aio.Channel", AuthorizedChannel(channel, metadata))
+    return cast("grpc.aio.Channel", _AuthorizedChannel(channel, metadata))

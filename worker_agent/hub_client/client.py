@@ -46,10 +46,10 @@ _REGISTER_ELSEWHERE_S: Final = 3.0
 """Time for a registration if there is another gateway to try: this one may hang."""
 _FLUSH_TIMEOUT_S: Final = 2.0
 _NO_REPORTS: Final = Reports()
-BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
+_BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
 _BACKOFF_OF_SEVERAL: Final = Backoff(initial_s=0.25, max_s=2.0)
 """For several gateways, each of which is tried less often."""
-BACKOFF_RESET_AFTER_S: Final = 5.0
+_BACKOFF_RESET_AFTER_S: Final = 5.0
 """A connection that lasts this long resets the backoff."""
 
 _log = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class HubClient:
         self._hub = hub
         self._registration: Registration | None = None
         several = hub.gateways > 1
-        self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else BACKOFF)
+        self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else _BACKOFF)
         self._delays = self._backoff.delays()
 
     @property
@@ -360,7 +360,7 @@ class HubClient:
                 await registration.register()
                 # Not immediately: two agents with the same id would keep replacing each other at
                 # the shortest backoff.
-                backoff_reset = loop.call_later(BACKOFF_RESET_AFTER_S, self._reset_backoff)
+                backoff_reset = loop.call_later(_BACKOFF_RESET_AFTER_S, self._reset_backoff)
                 _log.info("registered with the gateway at %s", self._hub.target)
                 await registration.serve()
             finally:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _UNCAPPED_MHZ: Final = 10_000.0
 """A mode without a cap is faster than those with one."""
-SOCKET: Final = Path("/run/synergai/power.sock")
+_SOCKET: Final = Path("/run/synergai/power.sock")
 _REPLY_TIMEOUT_S: Final = 120.0
 """Covers a switch, its settling time, and the switch back if it fails."""
 _MAX_REPLY_BYTES: Final = 64 << 10
@@ -238,7 +238,7 @@ def _settle(mode: str, read: Callable[[], Reading], timing: SwitchTiming) -> Rea
 class DelegatedController:
     """Controller that delegates switching to the helper and verifies the result itself."""
 
-    def __init__(self, reader: PowerController, address: Path = SOCKET) -> None:
+    def __init__(self, reader: PowerController, address: Path = _SOCKET) -> None:
         self._reader = reader
         self._address = address
 

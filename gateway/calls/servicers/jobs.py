@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from synergai.wire.memory_bounds import UnreadResponses
     from synergai.wire.server_call import ServerCall
 
-BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+_BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
 """Results in one message, unless a single one is larger."""
 _BATCH_RESULTS: Final = 10_000
-DEFAULT_LISTED: Final = 100
+_DEFAULT_LISTED: Final = 100
 _RESULTS: Final = jobs_pb2.ResultBatch.RESULTS_FIELD_NUMBER
 
 
-class SerializedResults(Struct, frozen=True):
+class _SerializedResults(Struct, frozen=True):
     """Serialised ``JobResult`` messages, and the cursor behind them."""
 
     results: Sequence[bytes]
@@ -52,7 +52,7 @@ class JobResults:
 
     async def read(
         self, caller: Caller, job_id: str, cursor: int, *, follow: bool
-    ) -> AsyncGenerator[SerializedResults, None]:
+    ) -> AsyncGenerator[_SerializedResults, None]:
         """Yield the results of a job in the order in which they were stored.
 
         Only durable results are shown, and these never change. Nothing is read ahead of the client.
@@ -90,14 +90,14 @@ class JobResults:
                     state = None if tracker is None else tracker.state
                     stored = len(opened.log)
                     found = await asyncio.to_thread(
-                        opened.log.read, cursor, _BATCH_RESULTS, BATCH_BYTES
+                        opened.log.read, cursor, _BATCH_RESULTS, _BATCH_BYTES
                     )
                     check_visible(caller, status)
                     if found:
                         await self._confirm()
                         cursor += len(found)
                         next_at = time() + rate.interval_s()
-                        yield SerializedResults(found, cursor)
+                        yield _SerializedResults(found, cursor)
                         if cursor < stored:
                             continue
                     if tracker is None or state is None or state.ended:
@@ -170,7 +170,7 @@ class JobsServicer:
             states = [JobState(state) for state in request.states]
         except ValueError:
             raise InvalidInput(f"states must be from 1 to {len(JobState)}") from None
-        limit = request.limit or DEFAULT_LISTED
+        limit = request.limit or _DEFAULT_LISTED
         async with self._listing:
             found = await self._jobs.list(current_caller(), states, limit)
             return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
@@ -209,7 +209,7 @@ class JobsServicer:
             unread.close()
 
 
-def _serialise(batch: SerializedResults) -> bytes:
+def _serialise(batch: _SerializedResults) -> bytes:
     """Return the serialised ``ResultBatch``; the results are not parsed."""
     parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
     for result in batch.results:
