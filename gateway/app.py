@@ -10,6 +10,7 @@ from gateway.calls.requests.inference import Inference
 from gateway.calls.requests.staged import StagedRequests
 from gateway.calls.servicers.engines import EngineCalls
 from gateway.calls.servicers.inference import InferenceCalls
+from gateway.calls.servicers.jobs import JobResults
 from gateway.components import (
     EntryComponents,
     FleetComponents,
@@ -25,7 +26,7 @@ from gateway.deployment.planning import Planning
 from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
-from gateway.entry.access.worker_rules import WorkerRules
+from gateway.entry.access.workers import WorkerRules
 from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements
@@ -33,13 +34,12 @@ from gateway.hub.rollouts import Rollouts
 from gateway.hub.store.transfers import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs, Retention
-from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
-from synergai.wire.tls import server_context
+from synergai.wire.credentials import server_context
 from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:

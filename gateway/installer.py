@@ -11,6 +11,7 @@ from synergai.runtime.installation import (
     UNITS,
     RemovePath,
     RunCommand,
+    Step,
     WriteFile,
     check_programs,
     read_unit,
@@ -20,8 +21,6 @@ from synergai.runtime.setting_types import validate_address
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from synergai.runtime.installation import Step
 
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
 """The settings that the options of an installation give."""

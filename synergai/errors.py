@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 _NAMED: Final = 5
 """Known engines that an error names."""
 _QUOTED: Final = 40

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
 from worker_agent.work_item import DRAINING, ENDED, FEEDING, QUEUED, Failure, ItemReporter, WorkItem
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from synergai.domain import Engine, EngineName, Session
     from worker_agent.hosts.power_modes import PowerModeHosts
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import RunEnded

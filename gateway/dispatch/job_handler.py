@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.domain import Fault
+from synergai.domain import Fault, Job
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Job
     from synergai.wire.request_codec import Buffer
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.worker import CompletedQueries
+from gateway.fleet.worker import AssignmentProgress, CompletedQueries, ConnectedWorker
 from synergai.core.pipeline import HeldTensors
 from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
 from synergai.domain import AssignmentId, Fault, Outcome
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.runtime.clock import Clock
     from synergai.v1 import hub_pb2

@@ -9,11 +9,17 @@ import asyncio
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.descriptions import EngineOffers, KnownEngines
+from gateway.fleet.descriptions import (
+    CommittedDescription,
+    EngineConflict,
+    EngineOffers,
+    KnownEngines,
+)
 from gateway.fleet.stages import EngineInStages, StageChains
-from synergai.domain import EngineName
+from synergai.domain import Engine, EngineName, Variant, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
+    EngineNotFound,
     EnginePending,
     EngineUnloaded,
     EngineUnserved,
@@ -26,10 +32,6 @@ from synergai.names import by_version, engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-
-    from gateway.fleet.descriptions import CommittedDescription, EngineConflict
-    from synergai.domain import Engine, Variant, WorkerId
-    from synergai.errors import EngineNotFound
 
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
@@ -204,12 +206,7 @@ class Catalogue:
         return not stages or stages[0].stage_of not in self._stored(engine)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is no longer pending; see `find_usable`.
-
-        Raises:
-            DeadlineExceeded: it still is after `timeout_s`.
-            EngineUnserved: no worker has served it for the longest wait.
-        """
+        """Wait until an engine is no longer pending; see `find_usable`."""
         try:
             self.find_usable(name)
         except EnginePending as error:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName
     from synergai.jobs import JobSpec
 
-
 POLICY_FILE: Final = "version-policies.json"
 """Name of the file in the gateway's state directory."""
 _HASH_BYTES: Final = 8

@@ -17,26 +17,32 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
+from gateway.fleet.worker import (
+    ConnectedWorker,
+    DropTensors,
+    Order,
+    RunAssignment,
+    SendInputs,
+    SendTensors,
+    StopAssignment,
+)
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire.converters import configuration_to_proto
-from synergai.wire.work_messages import Orders, RelayedTensors, decode_reports
+from synergai.wire.work_messages import Orders, RelayedTensors, Reports, decode_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
-    from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.core.pipeline import HeldTensors
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.work_messages import Reports
     from synergai.wire.work_transport import WorkTransport
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from synergai.wire.parameters import REQUEST_ID
 if TYPE_CHECKING:
     from synergai.oip import inference_pb2
 
-
 CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFound: grpc.StatusCode.NOT_FOUND,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import Fault
-from synergai.errors import InvalidInput, Unavailable
+from synergai.domain import BatchTimes, Fault, Session
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.processes import is_stopped
 from synergai.runtime.resources import forget_peak_rss
 from synergai.runtime.tasks import TaskBag
@@ -23,6 +23,7 @@ from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.ipc import (
     INTERRUPT,
+    Arena,
     LoadFailed,
     LoadStarted,
     Message,
@@ -40,11 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from synergai.domain import BatchTimes, Session
-    from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.ipc import Arena
     from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0

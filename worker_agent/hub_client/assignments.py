@@ -8,7 +8,7 @@ import time
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput, TensorsLost
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from synergai.domain import Configuration
     from synergai.v1 import hub_pb2
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gateway.calls.requests.inference import Admitted
+from gateway.calls.requests.inference import Admitted, Inference
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from gateway.calls.requests.inference import Inference
     from gateway.calls.requests.parameters import InferenceCall
     from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions

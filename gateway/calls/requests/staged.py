@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.calls.requests.held import HeldRequest
-from gateway.calls.requests.inference import Admitted
-from gateway.calls.requests.parameters import join_timings
+from gateway.calls.requests.inference import Admitted, Inference, Request
+from gateway.calls.requests.parameters import InferenceCall, join_timings
 from gateway.fleet.routes import asked_of_exit
-from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
+from synergai.core.pipeline import Answer, Command, Drop, Pipeline, Ready, Visit
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.tasks import TaskBag
@@ -29,11 +29,8 @@ from synergai.wire.validation import DROP, LEAVE, check_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gateway.calls.requests.inference import Inference, Request
-    from gateway.calls.requests.parameters import InferenceCall
     from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
-    from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import InferParameter

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 from msgspec.structs import replace
 
 from gateway.entry.access.caller import Caller, Grant, Role
-from gateway.hub.store.files import Threads
+from gateway.hub.store.files import Files, Threads
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
-from gateway.hub.store.transfers import KEEP_FREE_BYTES, Push, Pushes, PushKey
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, Missing, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.hub.store.files import Files
-    from gateway.hub.store.transfers import Missing
     from synergai.domain import EngineName
 
 P = ParamSpec("P")

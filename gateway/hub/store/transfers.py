@@ -23,14 +23,13 @@ from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Overloaded
 from synergai.models.contents import Contents
-from synergai.models.manifest import content_digest
+from synergai.models.manifest import Manifest, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from gateway.hub.store.files import Threads
-    from synergai.models.manifest import Manifest
 
 KEEP_FREE_BYTES: Final = 512 << 20
 """Space that pushes leave on the disk of the state directory, which has the journal as well."""
