@@ -225,7 +225,7 @@ def parts(workload: Workload) -> dict[str, int]:
     """Return the violations of `malleable` and the bound, and what lies between them.
 
     These are of `malleable` with no weight on how late a job is; with the actual times; with these
-    and a longer search; and with these and knowledge of the jobs that should give way.
+    and a longer search; and with that, or knowledge of the jobs that should give way.
     """
     known = informed(workload)
     exact, least = _violations(known), violations_at_least(workload)
