@@ -34,7 +34,8 @@ from profiler.simulator.simulation import scheduling_settings, simulate, summari
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, parse_seeds
 from profiler.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Workload, draw
 from synergai.cli.output import print_table
-from synergai.core.scheduling.policies.malleable import policy, replan
+from synergai.core.scheduling.policies.malleable import policy as malleable
+from synergai.core.scheduling.policies.malleable import replan
 from synergai.core.scheduling.policies.malleable.planner import Plan, Planner
 from synergai.domain import EngineName, Job, JobId
 
@@ -48,8 +49,6 @@ WAITING: Final = 3
 _TOLERANCE: Final = 1e-6
 BRANCHES: Final = (3, 3)
 """Jobs of which one arrives next, for every arrival."""
-
-
 _MORE_STARTS: Final = 12
 _MORE_ROUNDS: Final = 60
 _MORE_JOBS: Final = 12
@@ -172,9 +171,11 @@ class LongSearch(Planner):
         """Return the best plan found."""
         random = np.random.default_rng(0)
         self._rounds = _MORE_ROUNDS
-        more = [random.permutation(self._jobs).tolist() for _ in range(_MORE_STARTS)]
-        plans = [super().search(starts), *(super(LongSearch, self).search([o]) for o in more)]
-        return min(plans, key=lambda plan: plan.cost)
+        best = super().search(starts)
+        for _ in range(_MORE_STARTS):
+            found = super().search([random.permutation(self._jobs).tolist()])
+            best = found if found.cost < best.cost else best
+        return best
 
 
 def informed(workload: Workload) -> Workload:
@@ -229,7 +230,10 @@ def parts(workload: Workload) -> dict[str, int]:
     """
     known = informed(workload)
     exact, least = _violations(known), violations_at_least(workload)
-    with patch.object(replan, "Planner", LongSearch), patch.object(policy, "MAX_JOBS", _MORE_JOBS):
+    with (
+        patch.object(replan, "Planner", LongSearch),
+        patch.object(malleable, "MAX_JOBS", _MORE_JOBS),
+    ):
         searched = _violations(known)
     return {
         "malleable": _violations(workload),
@@ -251,20 +255,20 @@ def main() -> None:
     options = parser.parse_args()
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     table: dict[str, dict[str, float]] = {}
-    for experiment, demand in EXPERIMENTS.items():
+    for name, experiment in EXPERIMENTS.items():
         cases = [
-            parts(draw(profile, demand, seed, estimate_error=options.error))
+            parts(draw(profile, experiment, seed, estimate_error=options.error))
             if options.whole
             else figures(
-                drawn_case(profile, experiment, seed, options.error), options.policies.split(",")
+                drawn_case(profile, name, seed, options.error), options.policies.split(",")
             )
             for seed in options.seeds
         ]
-        table[experiment] = {name: fmean(case[name] for case in cases) for name in cases[0]}
-    names = list(table[experiment])
-    table["sum"] = {name: sum(means[name] for means in table.values()) for name in names}
+        table[name] = {key: fmean(case[key] for case in cases) for key in cases[0]}
+    columns = list(table[name])
+    table["sum"] = {key: sum(means[key] for means in table.values()) for key in columns}
     print_table(
-        ("violations", *names),
+        ("violations", *columns),
         [[row, *(f"{mean:.2f}" for mean in means.values())] for row, means in table.items()],
     )
 
