@@ -122,8 +122,27 @@ class DropTensors(Struct, frozen=True):
     token: str
 
 
+class HoldZeros(Struct, frozen=True):
+    """Order to hold zeros under a token, which measure the links over which they are sent."""
+
+    token: str
+
+
+class PullZeros(Struct, frozen=True):
+    """Order to pull the zeros that another worker holds, and to throw them away."""
+
+    held: HeldTensors
+
+
 Order: TypeAlias = (
-    RunAssignment | StopAssignment | SendInputs | SendTensors | DropTensors | RelayedTensors
+    RunAssignment
+    | StopAssignment
+    | SendInputs
+    | SendTensors
+    | DropTensors
+    | RelayedTensors
+    | HoldZeros
+    | PullZeros
 )
 
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
+from gateway.fleet.worker import (
+    DropTensors,
+    HoldZeros,
+    PullZeros,
+    RunAssignment,
+    SendInputs,
+    SendTensors,
+    StopAssignment,
+)
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
@@ -230,15 +238,17 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     sends: list[str] = []
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
+    holds: list[str] = []
+    probes: list[hub_pb2.Pull] = []
     size = 0
     parts = (_parted(each) if isinstance(each, SendInputs) else (each,) for each in orders)
     for order in chain.from_iterable(parts):
         added = _size(order)
         most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
         if size and size + added > most:
-            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, holds, probes)
             assignments, stops, inputs, aborts = [], [], [], []
-            sends, relayed, drops, size = [], [], [], 0
+            sends, relayed, drops, holds, probes, size = [], [], [], [], [], 0
         size += added
         match order:
             case RunAssignment():
@@ -258,7 +268,11 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
                 drops.append(token)
             case RelayedTensors():
                 relayed.append(order)
-    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            case HoldZeros(token):
+                holds.append(token)
+            case PullZeros(held):
+                probes.append(_pull(held))
+    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, holds, probes)
 
 
 def _parted(order: SendInputs) -> Iterator[SendInputs]:
