@@ -13,6 +13,7 @@ import pytest
 
 from demo.local_fleet import LocalFleet, reserved_port
 from synergai import SyncClient
+from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.models.manifest import pack
 from tests.layered_engines import features, write_layers
@@ -121,7 +122,7 @@ def test_links_of_a_deployment_are_measured_before_its_first_query(
         assert "links not measured" not in deployed.reason
         workers = {worker.id: worker for worker in client.workers()}
         [route] = deployed.deployed
-        first, last = (workers[leg.worker] for leg in route.legs)
+        first, last = (workers[WorkerId(leg.worker)] for leg in route.legs)
         assert not first.queries_done
         assert first.link.to_bytes_per_s > 0
         assert last.link.from_bytes_per_s > 0

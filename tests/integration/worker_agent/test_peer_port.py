@@ -22,7 +22,7 @@ from tests.authorities import Authority
 from tests.waiting import turns, until
 from worker_agent import exchange, peers
 from worker_agent.exchange import Exchange, HeldTensorStore, Pulls
-from worker_agent.peers import TOKEN_LENGTH, Peers
+from worker_agent.peers import Peers
 
 LIMIT = 16 << 20
 TENSOR = bytes(range(256)) * (3 << 12)
@@ -106,7 +106,7 @@ async def test_worker_that_holds_the_tensors_itself_needs_no_connection() -> Non
 
 
 async def test_zeros_that_are_held_measure_the_link_from_their_holder(holder: Holder) -> None:
-    token = secrets.token_hex(TOKEN_LENGTH // 2)
+    token = secrets.token_hex(16)
     holder.exchange.held.hold_zeros(holder, token)
     pull = Pull(token=token, worker_id="holder", address=f":{holder.exchange.port}")
     assert await holder.pulls.pull_directly(pull) == bytes(PROBE_BYTES)
