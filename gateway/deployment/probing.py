@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.links import known_links, with_peers
-from gateway.fleet.worker import DropTensors, HoldZeros, PullZeros, SendTensors
+from gateway.fleet.worker import DropTensors, ProbeLink, SendTensors
 from synergai.core.pipeline import HeldTensors
 from synergai.core.routes.links import GATEWAY
 from synergai.domain import WorkerId
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from synergai.core.routes.deployment import WantedEngine
 
 LOOK_S: Final = 0.1
-LOOKS: Final = 100
+LOOKS: Final = 50
 """Looks whether a link is known by now, after which a plan no longer waits for it."""
 AGAIN_S: Final = 60.0
 """Time until a link is probed again."""
@@ -64,30 +64,29 @@ class LinkProbes:
         """Measure the links of routes that are not known; return whether any was."""
         now, engines = self._clock(), list(wanted)
         self._probed_at = {pair: at for pair, at in self._probed_at.items() if now < at + AGAIN_S}
-        unknown = self.unknown(engines)
-        probed = {
+        probed = [
             pair
-            for pair in unknown
-            if pair not in self._probed_at and not any(map(_is_busy, self._ends(pair)))
-        }
+            for pair in self.unknown(engines)
+            if pair not in self._probed_at and not any(each.in_flight for each in self._ends(pair))
+        ]
         if not probed:
             return False
         self._probed_at |= dict.fromkeys(probed, now)
-        tokens = {pair[0]: secrets.token_hex(16) for pair in sorted(probed)}
+        tokens = {source: secrets.token_hex(16) for source, _ in probed}
         try:
             for host, token in tokens.items():
-                self._order(host, HoldZeros(token))
+                self._order(host, ProbeLink(HeldTensors(WorkerId(host), token, PROBE_BYTES)))
             await asyncio.sleep(LOOK_S)  # until they hold them
-            for pair in sorted(probed):
+            for pair in probed:  # one after the other, as they may share a line
                 self._probe(pair, tokens[pair[0]])
-            for _ in range(LOOKS):
-                if probed.isdisjoint(self.unknown(engines)):
-                    break
-                await asyncio.sleep(LOOK_S)
+                for _ in range(LOOKS):
+                    if pair not in self.unknown(engines):
+                        break
+                    await asyncio.sleep(LOOK_S)
         finally:
             for host, token in tokens.items():
                 self._order(host, DropTensors(token))
-        return not probed.issubset(self.unknown(engines))
+        return not set(probed).issubset(self.unknown(engines))
 
     def _is_unknown(self, pair: _Pair, known: Mapping[_Pair, object]) -> bool:
         ends = self._ends(pair)
@@ -113,14 +112,10 @@ class LinkProbes:
         elif (holder := self._workers.get(WorkerId(source))) is not None:
             address, certificate = holder.peer_address, holder.peer_certificate
             held = HeldTensors(holder.id, token, PROBE_BYTES, address, certificate)
-            self._order(target, PullZeros(held))
+            self._order(target, ProbeLink(held))
 
     def _order(self, host: str, *orders: Order) -> None:
         worker = self._workers.get(WorkerId(host))
         if worker is not None and not worker.orders.closed:
             for order in orders:
                 worker.orders.put(order)
-
-
-def _is_busy(worker: ConnectedWorker) -> bool:
-    return bool(worker.in_flight)

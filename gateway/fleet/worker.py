@@ -122,14 +122,8 @@ class DropTensors(Struct, frozen=True):
     token: str
 
 
-class HoldZeros(Struct, frozen=True):
-    """Order to hold zeros under a token, which measure the links over which they are sent."""
-
-    token: str
-
-
-class PullZeros(Struct, frozen=True):
-    """Order to pull the zeros that another worker holds, and to throw them away."""
+class ProbeLink(Struct, frozen=True):
+    """Order to hold zeros, or to pull those that another worker holds, if they have an address."""
 
     held: HeldTensors
 
@@ -141,8 +135,7 @@ Order: TypeAlias = (
     | SendTensors
     | DropTensors
     | RelayedTensors
-    | HoldZeros
-    | PullZeros
+    | ProbeLink
 )
 
 

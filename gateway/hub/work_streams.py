@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.worker import (
     DropTensors,
-    HoldZeros,
-    PullZeros,
+    ProbeLink,
     RunAssignment,
     SendInputs,
     SendTensors,
@@ -238,7 +237,6 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     sends: list[str] = []
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
-    holds: list[str] = []
     probes: list[hub_pb2.Pull] = []
     size = 0
     parts = (_parted(each) if isinstance(each, SendInputs) else (each,) for each in orders)
@@ -246,9 +244,9 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
         added = _size(order)
         most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
         if size and size + added > most:
-            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, holds, probes)
+            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
             assignments, stops, inputs, aborts = [], [], [], []
-            sends, relayed, drops, holds, probes, size = [], [], [], [], [], 0
+            sends, relayed, drops, probes, size = [], [], [], [], 0
         size += added
         match order:
             case RunAssignment():
@@ -268,11 +266,9 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
                 drops.append(token)
             case RelayedTensors():
                 relayed.append(order)
-            case HoldZeros(token):
-                holds.append(token)
-            case PullZeros(held):
+            case ProbeLink(held):
                 probes.append(_pull(held))
-    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, holds, probes)
+    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
 
 
 def _parted(order: SendInputs) -> Iterator[SendInputs]:

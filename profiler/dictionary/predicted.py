@@ -10,6 +10,7 @@ Learning, section 2.1).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from profiler.cutting.process import ModelCuts
     from synergai.core.routes.fleet import FleetFile
+    from synergai.core.routes.problem import Chain
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -53,26 +55,22 @@ _TYPICAL: Final = Work(1e9, 5e7)
 
 
 def works_of(
-    engine: EngineName, found: ModelCuts, stages: Iterable[EngineName]
+    chain: Chain, found: ModelCuts, stages: Iterable[EngineName] = ()
 ) -> dict[EngineName, Work]:
-    """Return the work of an engine and of its stages, as far as its model tells."""
-    if not found.products:
-        return {}
-    cuts, end = found.cuts, len(found.cuts) + 1
-    total = min(cut.weights_before + cut.weights_after for cut in cuts)
-    shares = [0.0, *(cut.work for cut in cuts), 1.0]
-    before = [0, *(cut.weights_before for cut in cuts), total]
-    after = [total, *(cut.weights_after for cut in cuts), 0]
+    """Return the work of an engine and of its stages; nothing if its model does not tell.
+
+    Args:
+        chain: the engine with all its cuts.
+    """
+    shares = [0.0, *(cut.work for cut in found.cuts), 1.0]
+    ends = {chain.engine: (0, chain.end)} | {stage: stage_positions(stage) for stage in stages}
     return {
         name: Work(
             max(found.products * (shares[last] - shares[first]), 1.0),
-            max(before[last] + after[first] - total, 1),
+            max(chain.weights(first, last), 1),
         )
-        for name, (first, last) in [
-            (engine, (0, end)),
-            *((stage, stage_positions(stage)) for stage in stages),
-        ]
-        if last <= end
+        for name, (first, last) in ends.items()
+        if found.products and last <= chain.end
     }
 
 
@@ -88,18 +86,34 @@ class KnownTime(NamedTuple):
 def known_times(entries: Iterable[ProfileEntry], fleet: FleetFile) -> list[KnownTime]:
     """Return the times of the fastest configurations, and those that agents have reported."""
     cores = {each.worker_class: each.cores for each in fleet.workers}
-    found: dict[tuple[EngineName, WorkerClass], KnownTime] = {}
-    for entry in entries:
-        name, of, seconds = entry.engine, entry.worker_class, 1 / entry.planned_qps
-        used = entry.configuration.threads or entry.cpus or cores.get(of) or TYPICAL_CORES
-        if (name, of) not in found or seconds < found[name, of].seconds:
-            found[name, of] = KnownTime(name, of, used, seconds)
+    profiled = (
+        KnownTime(
+            entry.engine,
+            entry.worker_class,
+            entry.configuration.threads
+            or entry.cpus
+            or cores.get(entry.worker_class)
+            or TYPICAL_CORES,
+            1 / entry.planned_qps,
+        )
+        for entry in entries
+    )
     reported = (
         KnownTime(engine, each.worker_class, 1, seconds)
         for each in fleet.workers
         for engine, seconds in each.query_s.items()
     )
-    return [*found.values(), *reported]
+    return [*_fastest(profiled), *_fastest(reported)]
+
+
+def _fastest(times: Iterable[KnownTime]) -> Iterable[KnownTime]:
+    """Return the shortest time of each engine on each class."""
+    found: dict[tuple[EngineName, WorkerClass], KnownTime] = {}
+    for each in times:
+        known = found.setdefault((each.engine, each.worker_class), each)
+        if each.seconds < known.seconds:
+            found[each.engine, each.worker_class] = each
+    return found.values()
 
 
 class PredictedTimes:
@@ -148,12 +162,11 @@ class PredictedTimes:
             each.engine: each.cores for each in self._known if each.worker_class == worker_class
         }
         is_new = engine not in self._engines
-        errors = []
-        hidden = {
-            (each.worker_class, each.engine if is_new else "")
-            for each in self._known
-            if each.worker_class != worker_class and each.engine not in cores
-        }
+        hidden: defaultdict[tuple[str, str], list[KnownTime]] = defaultdict(list)
+        for each in self._known:
+            if each.worker_class != worker_class and each.engine not in cores:
+                hidden[each.worker_class, each.engine if is_new else ""].append(each)
+        errors: list[float] = []
         for without, name in sorted(hidden)[:: 1 + len(hidden) // _MOST_FITS]:
             left = [
                 each
@@ -164,11 +177,8 @@ class PredictedTimes:
             fitted = PredictedTimes(left, self._works)
             errors += [
                 abs(fitted.seconds(*each[:3]) / each.seconds - 1)
-                for each in self._known
-                if each.worker_class == without
-                and each.engine not in cores
-                and name in ("", each.engine)
-                and fitted.knows(each.engine)
+                for each in hidden[without, name]
+                if fitted.knows(each.engine)
             ]
         return median(errors) if errors else None
 

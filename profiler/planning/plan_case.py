@@ -196,12 +196,14 @@ class Case:
         """Return the work of the engine and its stages; of others as well, if it has no profile."""
         name = self._model.name
         stages = (each for each in profiled if is_stage(each) and engine_of_stage(each) == name)
-        works = works_of(name, self._found, stages)
+        chain = make_chain(self._model, self._found, self._found.cuts)
+        works = works_of(chain, self._found, stages)
         if name not in profiled:
             for other in sorted(profiled)[:_MOST_READ]:
                 with suppress(SynergaiError):
                     model = ModelDirectory(models).get(other).of_variant("")
-                    works |= works_of(other, read_model(model), ())
+                    found = read_model(model)
+                    works |= works_of(make_chain(model, found, found.cuts), found)
         return works
 
     def _default_fleet(self, entries: ConfigurationDictionary) -> FleetFile:

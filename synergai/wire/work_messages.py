@@ -76,7 +76,6 @@ class Orders(Struct, frozen=True):
     sends: Sequence[str] = ()
     relayed: Sequence[RelayedTensors] = ()
     drops: Sequence[str] = ()
-    holds: Sequence[str] = ()
     probes: Sequence[Pull] = ()
 
     def encode(self) -> list[Buffer]:
@@ -90,13 +89,12 @@ class Orders(Struct, frozen=True):
             parts += _field(_INPUTS, content)
         for tensors in self.relayed:
             parts += tensors.encode(_RELAYED_ORDERS)
-        if self.stops or self.aborts or self.sends or self.drops or self.holds or self.probes:
+        if self.stops or self.aborts or self.sends or self.drops or self.probes:
             rest = WorkOrders(
                 stops=self.stops,
                 aborts=self.aborts,
                 sends=self.sends,
                 drops=self.drops,
-                holds=self.holds,
                 probes=self.probes,
             )
             parts.append(rest.SerializeToString())
@@ -146,7 +144,6 @@ def decode_orders(data: Buffer) -> Orders:
             orders.sends,
             [_relayed(each) for each in orders.relayed],
             orders.drops,
-            orders.holds,
             orders.probes,
         )
     rest, (assignments, inputs, relayed) = split_fields(
@@ -161,7 +158,6 @@ def decode_orders(data: Buffer) -> Orders:
         orders.sends,
         [_decode_relayed(each) for each in relayed],
         orders.drops,
-        orders.holds,
         orders.probes,
     )
 

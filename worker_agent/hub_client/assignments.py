@@ -66,10 +66,11 @@ class Assignments:
             self._stop(assignment_id)
         for assignment_id in orders.aborts:
             self._stop(assignment_id, abort=True)
-        for token in orders.holds:
-            self._held.hold_zeros(self, token)
         for pull in orders.probes:
-            self._tasks.start(self._pulls.pull_directly(pull))
+            if pull.address:
+                self._tasks.start(self._pulls.pull_directly(pull))
+            else:
+                self._held.hold_zeros(self, pull.token)
         if orders.sends:
             self._pulls.send(orders.sends)
         for tensors in orders.relayed:

@@ -98,9 +98,8 @@ def test_repeated_progress_fields_of_a_final_report_are_merged() -> None:
 
 @pytest.mark.parametrize("tensor", [b"x", bytes(LARGE)], ids=["small", "large"])
 def test_orders_of_probes_round_trip(tensor: bytes) -> None:
-    given = Orders([(Assignment(id=1), [tensor])], holds=["t"], probes=[Pull(token="t")])
+    given = Orders([(Assignment(id=1), [tensor])], probes=[Pull(token="t")])
     orders = decode_orders(b"".join(given.encode()))
-    assert list(orders.holds) == ["t"]
     assert [each.token for each in orders.probes] == ["t"]
 
 

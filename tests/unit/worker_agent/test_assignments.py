@@ -134,7 +134,9 @@ async def test_zeros_of_a_probe_are_held_sent_and_dropped_as_ordered() -> None:
     sent: list[Reports] = []
     runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), {}, lambda: 0.0)
     assignments = assign(runner, sent.append)
-    assignments.handle_orders(Orders(holds=["token"], sends=["token", "token"]))
+    assignments.handle_orders(
+        Orders(probes=[hub_pb2.Pull(token="token")], sends=["token", "token"])
+    )
     assignments.handle_orders(Orders(drops=["token"]))
     assignments.handle_orders(Orders(sends=["token"]))
     relayed = [each for reports in sent for each in reports.relayed]
@@ -145,6 +147,6 @@ async def test_pull_of_a_probe_from_an_agent_that_cannot_be_reached_is_given_up(
     sent: list[Reports] = []
     runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), {}, lambda: 0.0)
     assignments = assign(runner, sent.append)
-    assignments.handle_orders(Orders(probes=[hub_pb2.Pull(token="token", worker_id="gone")]))
+    assignments.handle_orders(Orders(probes=[hub_pb2.Pull(token="token", address="127.0.0.1:1")]))
     await asyncio.sleep(0)
     assert not sent

@@ -17,6 +17,7 @@ from profiler.dictionary.predicted import (
     works_of,
 )
 from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.core.routes.problem import Chain
 from synergai.domain import Configuration, EngineName, WorkerClass
 from tests.cores import new_entry
 
@@ -90,29 +91,35 @@ def test_known_times_are_the_fastest_profiles_and_what_agents_have_reported() ->
 
 
 def test_work_of_a_stage_is_its_share_of_the_products_and_its_weights() -> None:
-    def cut(position: int, work: float, before: int) -> Cut:
-        return Cut(
+    chain = Chain(
+        engine=NET,
+        sizes=(4, 4, 4, 4),
+        weights_before=(0, 10, 60, 100),
+        weights_after=(100, 90, 40, 0),
+    )
+    cuts = tuple(
+        Cut(
             position=position,
             tensor=f"t{position}",
             datatype="FP32",
             shape=(1,),
             size_bytes=4,
-            weights_before=before,
-            weights_after=100 - before,
+            weights_before=chain.weights_before[position],
+            weights_after=chain.weights_after[position],
             work=work,
             seam=True,
             exact=True,
         )
-
-    found = ModelCuts(cuts=(cut(1, 0.25, 10), cut(2, 0.75, 60)), products=8e9)
+        for position, work in ((1, 0.25), (2, 0.75))
+    )
     stages = [EngineName(f"net.s{ends}") for ends in ("0-1", "1-2", "2-3", "3-4")]
-    assert works_of(NET, found, stages) == {
+    assert works_of(chain, ModelCuts(cuts=cuts, products=8e9), stages) == {
         NET: (8e9, 100),
         "net.s0-1": (2e9, 10),
         "net.s1-2": (4e9, 50),
         "net.s2-3": (2e9, 40),
     }
-    assert not works_of(NET, ModelCuts(refusal="none"), stages)
+    assert not works_of(chain, ModelCuts(cuts=cuts), stages)
 
 
 @pytest.mark.parametrize("works", [{}, shipped_works()], ids=["times", "works"])
