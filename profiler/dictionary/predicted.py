@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
-RATE: Final = 1e10
+RATE: Final = 3e10
 """Products per second of a core that are assumed."""
 SPEED_UP: Final = 0.65
 """Power of the number of cores by which a query is faster on them than on one, as assumed."""
 TYPICAL_CORES: Final = 4
 """Of a class of which the number is not known."""
-_LEVEL, _IS_UNKNOWN, _PRODUCTS, _BYTES, _CORES = _COMMON = 3.0, 1.0, 0.5, 0.5, 0.5
+_LEVEL, _IS_UNKNOWN, _PRODUCTS, _BYTES, _CORES = _COMMON = 10.0, 1.0, 0.5, 0.5, 0.5
 _ENGINE, _UNKNOWN_ENGINE, _CLASS, _NOISE = 0.6, 1.2, 0.8, 0.45
 """Standard deviations of coefficients, and of the parts of an engine whose work is known, or is
 not, of a class, and of an engine on a class. They are as wide as machines and models differ, and
@@ -153,10 +153,11 @@ class PredictedTimes:
         return math.exp(self._expected(engine, cores) + float(correction))
 
     def error(self, engine: EngineName, worker_class: WorkerClass) -> float | None:
-        """Return the relative error at the median of predictions for the other classes.
+        """Return the relative error at the median of predictions that know as little.
 
-        As little is known to each of these predictions as of this engine and class. None if there
-        is nothing to predict.
+        Each other class is left out, but for the engines that are known of this one. If the engine
+        is new, the others are left out, one by one: on this class, or if none is known of it, on
+        the other classes. None if there is nothing to leave out.
         """
         cores = {
             each.engine: each.cores for each in self._known if each.worker_class == worker_class
@@ -164,7 +165,9 @@ class PredictedTimes:
         is_new = engine not in self._engines
         hidden: defaultdict[tuple[str, str], list[KnownTime]] = defaultdict(list)
         for each in self._known:
-            if each.worker_class != worker_class and each.engine not in cores:
+            if is_new and each.worker_class == worker_class:
+                hidden["", each.engine].append(each)
+            elif each.engine not in cores and not (is_new and cores):
                 hidden[each.worker_class, each.engine if is_new else ""].append(each)
         errors: list[float] = []
         for without, name in sorted(hidden)[:: 1 + len(hidden) // _MOST_FITS]:

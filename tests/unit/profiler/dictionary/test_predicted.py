@@ -73,6 +73,17 @@ def test_error_is_that_for_other_classes_of_which_as_little_is_known() -> None:
     assert times((NET, CLOUD, 0.1)).error(NET, BOARD) is None
 
 
+def test_error_for_a_new_engine_is_that_for_the_others_on_its_class_each_left_out() -> None:
+    known = [KnownTime(EngineName(f"e{n}"), BOARD, 4, n / 10) for n in (1, 2, 3)]
+    known += [KnownTime(EngineName(f"e{n}"), CLOUD, 4, 50.0 / n) for n in (1, 2, 3)]
+    works = {each.engine: Work(1e9 * 10 * each.seconds, 1e8) for each in known[:3]}
+    of_board = PredictedTimes(known[:3], works | {NET: WORK}).error(NET, BOARD)
+    assert of_board is not None
+    assert of_board < 0.2
+    found = PredictedTimes(known, works | {NET: WORK})
+    assert (found.error(NET, BOARD) or 0.0) < (found.error(NET, EDGE) or 0.0) / 2
+
+
 def test_known_times_are_the_fastest_profiles_and_what_agents_have_reported() -> None:
     speeds = {Configuration(1): 10.0, Configuration(8): 40.0}
     entries = [new_entry(NET, CLOUD, qps, threads) for threads, qps in speeds.items()]
