@@ -120,8 +120,20 @@ class DropTensors(Struct, frozen=True):
     token: str
 
 
+class ProbeLink(Struct, frozen=True):
+    """Order to hold zeros, or to pull those that another worker holds, if they have an address."""
+
+    held: HeldTensors
+
+
 Order: TypeAlias = (
-    RunAssignment | StopAssignment | SendInputs | SendTensors | DropTensors | RelayedTensors
+    RunAssignment
+    | StopAssignment
+    | SendInputs
+    | SendTensors
+    | DropTensors
+    | RelayedTensors
+    | ProbeLink
 )
 
 

@@ -21,6 +21,7 @@ from gateway.fleet.worker import (
     ConnectedWorker,
     DropTensors,
     Order,
+    ProbeLink,
     RunAssignment,
     SendInputs,
     SendTensors,
@@ -236,15 +237,16 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     sends: list[str] = []
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
+    probes: list[hub_pb2.Pull] = []
     size = 0
     parts = (_parted(each) if isinstance(each, SendInputs) else (each,) for each in orders)
     for order in chain.from_iterable(parts):
         added = _size(order)
         most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
         if size and size + added > most:
-            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
             assignments, stops, inputs, aborts = [], [], [], []
-            sends, relayed, drops, size = [], [], [], 0
+            sends, relayed, drops, probes, size = [], [], [], [], 0
         size += added
         match order:
             case RunAssignment():
@@ -264,7 +266,9 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
                 drops.append(token)
             case RelayedTensors():
                 relayed.append(order)
-    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            case ProbeLink(held):
+                probes.append(_pull(held))
+    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
 
 
 def _parted(order: SendInputs) -> Iterator[SendInputs]:

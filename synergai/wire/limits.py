@@ -29,6 +29,9 @@ DEFAULT_MAX_UNREAD_BYTES: Final = 512 * 1024 * 1024
 """Bytes of responses that the clients of a server have not read yet."""
 MAX_HELD_BYTES: Final = 128 * 1024 * 1024
 """Tensors that an agent holds until the agents of the next stages pull them."""
+PROBE_BYTES: Final = 512 * 1024
+"""Zeros in a message that measures a link. Two of them are enough for `LinkMeter`, and one fits the
+smallest limit of messages."""
 MAX_INCOMPLETE_BYTES: Final = 512 * 1024 * 1024
 """Of requests that have not arrived in full, of all calls on a port."""
 

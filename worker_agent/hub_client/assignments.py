@@ -65,6 +65,11 @@ class Assignments:
             self._stop(assignment_id)
         for assignment_id in orders.aborts:
             self._stop(assignment_id, abort=True)
+        for pull in orders.probes:
+            if pull.address:
+                self._tasks.start(self._pulls.pull_directly(pull))
+            else:
+                self._held.hold_zeros(self, pull.token)
         if orders.sends:
             self._pulls.send(orders.sends)
         for tensors in orders.relayed:

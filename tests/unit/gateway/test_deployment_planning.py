@@ -22,9 +22,11 @@ from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import EngineStore
 from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
 from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, WorkerId
 from synergai.errors import NotFound, Overloaded
 from synergai.models.manifest import ManifestFile
+from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_deployment import NET, stored
@@ -46,6 +48,7 @@ class World:
         self.fault = ""
         self.unreadable: set[str] = set()
         self.found: list[WantedEngine] = []
+        self.routes: tuple[Route, ...] = ()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
@@ -84,7 +87,10 @@ class World:
         self.orders.append(order)
         if self.fault:
             raise PlanFailed(self.fault)
-        return [WantedEngine(name=engine.name, reason="as asked") for engine in order.engines]
+        return [
+            WantedEngine(name=engine.name, routes=self.routes, reason="as asked")
+            for engine in order.engines
+        ]
 
     def put(self, version: StoredVersion) -> None:
         self.versions[version.engine, version.version] = version
@@ -335,6 +341,44 @@ async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
         f"as asked; planned again: the load of {name} on a has fallen"
         for name in ("another engine", "other")
     ]
+
+
+async def test_plan_over_unknown_links_is_made_again_with_what_was_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_probes(_seconds: float) -> None:
+        for worker in world.workers.values():
+            worker.measure_link = lambda: SentOver(125_000.0, 0.01)
+            worker.received_bytes_per_s = 250_000.0
+
+    monkeypatch.setattr(asyncio, "sleep", answer_probes)
+    world.routes = (Route((Leg("a", 0, 4), Leg("b", 4, 9))),)
+    assert await world.look(6) == 2
+    before, behind = (
+        {(pair.source, pair.target): pair.mbit_s for pair in order.fleet.pairs}
+        for order in world.orders
+    )
+    assert set(before.values()) == {1000.0}
+    assert behind == {
+        ("gateway", "a"): 1.0,
+        ("gateway", "b"): 1.0,
+        ("a", "gateway"): 2.0,
+        ("b", "gateway"): 2.0,
+    }
+    assert world.found[0].reason == "as asked"
+
+
+async def test_reason_of_a_plan_names_the_links_that_could_not_be_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait(_seconds: float) -> None:
+        world.workers[WorkerId("a")].measure_link = lambda: SentOver(125_000.0, 0.01)
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    world.routes = (Route((Leg("a", 0, 4), Leg("b", 4, 9))),)
+    await world.look(6)
+    links = "a to gateway, b to gateway, gateway to b"
+    assert world.found[0].reason == f"as asked; links not measured: {links}"
 
 
 async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
