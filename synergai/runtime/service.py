@@ -14,8 +14,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from synergai.runtime.addresses import bind
-from synergai.runtime.processes import raise_descriptor_limit
-from synergai.runtime.resources import GlibcHeap, retain_freed_memory, rss_bytes
+from synergai.runtime.resources import (
+    GlibcHeap,
+    raise_descriptor_limit,
+    retain_freed_memory,
+    rss_bytes,
+)
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from synergai.runtime.processes import MAX_DESCRIPTORS, raise_descriptor_limit
+from synergai.runtime.resources import MAX_DESCRIPTORS, raise_descriptor_limit
 
 UNLIMITED = resource.RLIM_INFINITY
 
