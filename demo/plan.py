@@ -32,35 +32,21 @@ class PlannedJob:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """A job relative to the profile.
-
-    Attributes:
-        seconds: duration on the fast worker.
-        qos_factor: its QoS as a multiple of that duration.
-        kind: as in `PlannedJob`.
-    """
-
-    seconds: float
-    qos_factor: float
-    kind: str
-
-
 _TEMPLATES: Final = (
-    _Template(2.5, 6.0, "loose"),
-    _Template(1.5, 2.5, "tight"),
-    _Template(2.0, 12.0, "loose"),
-    _Template(1.0, 6.0, "tight"),
-    _Template(2.0, 0.3, "impossible"),
-    _Template(1.5, 20.0, "loose"),
-    _Template(2.0, 6.0, "tight"),
-    _Template(1.5, 14.0, "loose"),
-    _Template(1.0, 9.0, "tight"),
-    _Template(2.5, 12.0, "loose"),
-    _Template(1.5, 10.0, "tight"),
-    _Template(2.0, 25.0, "loose"),
+    (2.5, 6.0, "loose"),
+    (1.5, 2.5, "tight"),
+    (2.0, 12.0, "loose"),
+    (1.0, 6.0, "tight"),
+    (2.0, 0.3, "impossible"),
+    (1.5, 20.0, "loose"),
+    (2.0, 6.0, "tight"),
+    (1.5, 14.0, "loose"),
+    (1.0, 9.0, "tight"),
+    (2.5, 12.0, "loose"),
+    (1.5, 10.0, "tight"),
+    (2.0, 25.0, "loose"),
 )
+"""Seconds of each job on the fast worker, its QoS as a multiple of them, and its kind."""
 
 
 def plan(
@@ -68,11 +54,9 @@ def plan(
 ) -> list[PlannedJob]:
     """Return the jobs in order of submission, alternating between the engines."""
     jobs = []
-    for number, template in enumerate(_TEMPLATES):
+    for number, (seconds, qos_factor, kind) in enumerate(_TEMPLATES):
         engine = engines[number % len(engines)]
         qps = max(entry.qps for entry in dictionary.row(engine, fast).values())
-        queries = max(1, round(template.seconds * qps))
-        jobs.append(
-            PlannedJob(engine, queries, template.seconds * template.qos_factor, template.kind)
-        )
+        queries = max(1, round(seconds * qps))
+        jobs.append(PlannedJob(engine, queries, seconds * qos_factor, kind))
     return jobs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 import grpc
 
 from synergai.errors import NotSupported, SynergaiError
-from synergai.runtime.processes import MAX_DESCRIPTORS
+from synergai.runtime.resources import MAX_DESCRIPTORS
 from synergai.wire import rpc
 from synergai.wire.credentials import server_context, server_credentials
 from synergai.wire.native.server import NativeServer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from synergai.errors import Unavailable
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
-from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.runtime.files import lock_directory, ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE, AgentSettings, WorkerSettings
 from worker_agent.hub_client.client import HubClient, HubLink
@@ -21,6 +20,7 @@ from worker_agent.inventory import Inventory
 from worker_agent.machine import open_machine, plan_workers
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
+from worker_agent.providers import OPERATORS_VARIABLE
 from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker
 

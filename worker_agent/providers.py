@@ -1,4 +1,4 @@
-"""Execution providers as configured, and on one device, as an engine host uses them.
+"""Execution providers as configured, and on one device, as an engine host uses them; runtimes.
 
 The setting is a list of names where the defaults suit, or tables in TOML. The name of a table is
 the one in configurations, so that one execution provider can have several of them::
@@ -23,6 +23,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -383,3 +385,29 @@ def _parse_table(name: object, table: object) -> list[ProviderChoice]:
 def _text(value: _Scalar) -> str:
     """Return a value as text, as the runtimes take all options."""
     return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+RUNTIMES: Final = {
+    "onnxruntime": ("onnxruntime",),
+    "tensorflow": ("tensorflow",),
+    "tflite": ("ai_edge_litert", "tflite_runtime"),
+}
+"""Alternative modules of a backend, which needs one of them."""
+OPERATORS_VARIABLE: Final = "SYNERGAI_ONNX_OPERATORS"
+"""Environment variable with ONNX Runtime's libraries of custom operators, separated by colons."""
+
+
+@cache
+def runtime_version(backend: str) -> str:
+    """Return a backend's runtime and its version, such as ``onnxruntime 1.31.1``.
+
+    Empty if it is not installed, or not as a package.
+    """
+    # Deferred: it takes 3.5 MB, and most processes need no versions.
+    from importlib.metadata import packages_distributions, version
+
+    for module in RUNTIMES.get(backend, ()):
+        if find_spec(module) is not None:
+            packages = sorted(set(packages_distributions().get(module, ())))
+            return ", ".join(f"{package} {version(package)}" for package in packages)
+    return ""

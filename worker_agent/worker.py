@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable
-from synergai.models.runtimes import MODULES
 from synergai.runtime.resources import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
@@ -29,7 +28,7 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
-from worker_agent.providers import EMULATED, KINDS
+from worker_agent.providers import EMULATED, KINDS, RUNTIMES
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
@@ -279,5 +278,8 @@ class LocalWorker:
 def _installed_backends() -> list[str]:
     """Return the names of the project's own backends whose runtime is installed."""
     return sorted(
-        {EMULATED, *(name for name, modules in MODULES.items() if any(map(find_spec, modules)))}
+        {
+            EMULATED,
+            *(name for name, modules in RUNTIMES.items() if any(map(find_spec, modules))),
+        }
     )

@@ -84,7 +84,7 @@ def key_chart(seed: Seed, figures: Figures) -> Bars:
         title=seed.title,
         label=seed.label,
         log=is_dwarfed(values.values()),
-        values=values,
+        lengths=values,
         printed=printed,
     )
 

@@ -17,7 +17,7 @@ from gateway.journal.store import StoreFull
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, SynergaiError, Unavailable, UploadNotFound, UploadUsed
 from synergai.jobs import JobSpec, JobState
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:

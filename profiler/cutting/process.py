@@ -18,7 +18,7 @@ from profiler.cutting.heads import StageHead  # noqa: TC001 - msgspec reads the 
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.formats.model_files import list_files, size_bytes
-from synergai.runtime.processes import die_with_parent, limit_data
+from synergai.runtime.resources import die_with_parent, limit_data
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
-from synergai.models.runtimes import runtime_version
 from synergai.names import engine_of_stage
 from synergai.profiles.dictionary import ConfigurationDictionary
+from worker_agent.providers import runtime_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,8 +31,7 @@ from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, ti
 from profiler.report_pipe import send_report
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import BUILT_IN
-from synergai.runtime.processes import die_with_parent
-from synergai.runtime.resources import usable_cpus
+from synergai.runtime.resources import die_with_parent, usable_cpus
 from synergai.runtime.settings import decode_config
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower

@@ -32,7 +32,7 @@ from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import Leg, Route
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.runtime.processes import die_with_parent
+from synergai.runtime.resources import die_with_parent
 from synergai.runtime.text import printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from matplotlib.lines import Line2D
@@ -19,10 +19,14 @@ from profiler.reports.drawing import (
     INK,
     MAX_HEIGHT,
     MUTED,
+    PRINTED,
+    box_legend,
+    draw_box,
     is_dwarfed,
     legend_columns,
     plain_ticks,
     scale_from_zero,
+    scale_log,
     series_style,
     step_style,
     thin_log_ticks,
@@ -33,7 +37,7 @@ from profiler.reports.drawing import (
 from profiler.reports.wording import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
@@ -41,11 +45,12 @@ if TYPE_CHECKING:
     from profiler.reports.statistics import Distribution
 
 Points: TypeAlias = "Sequence[tuple[float, float]]"
+Value: TypeAlias = tuple[str | float, str, float | None]
+"""A name or horizontal value, the series, and the value there."""
 
 _HATCHES: Final = ("", "////", "....", "xxxx", "\\\\\\\\", "++++")
 _HIGHLIGHT: Final = COLOURS[0]
 _GREY: Final = "#9aa5b1"
-_PRINTED: Final = COLOURS[1]
 _ROW: Final = 0.27
 _AROUND_ROWS: Final = 1.25
 """Inches for title, axis and legend of a panel whose height depends on its rows."""
@@ -80,6 +85,10 @@ class Chart(ABC):
         return min(MAX_HEIGHT, self._plot_height() + _LEGEND_ROW * (lines - 1))
 
     @abstractmethod
+    def values(self) -> Iterator[Value]:
+        """Yield the values that it shows."""
+
+    @abstractmethod
     def _draw(self, axes: Axes) -> list[Any]:
         """Draw on empty axes; return the entries of the legend."""
 
@@ -105,9 +114,8 @@ class _RowChart(Chart):
     log: bool = False
     limits: tuple[float, float] | None = None
 
-    @abstractmethod
-    def _rows(self) -> Sequence[str]:
-        """Return the names of the rows."""
+    def _rows(self) -> list[str]:
+        return list(dict.fromkeys(str(row) for row, _, _ in self.values()))
 
     def _plot_height(self) -> float:
         return _AROUND_ROWS + _ROW * max(3, len(self._rows()))
@@ -125,12 +133,7 @@ class _RowChart(Chart):
         """Scale the horizontal axis."""
         positive = [value for value in values if value > 0]
         if self.log and positive:
-            low, high = min(positive), max(positive)
-            margin = max(1.15, (high / low) ** 0.06)
-            low, high = self.limits or (low / margin, high * margin)
-            use_log(axes, "x")
-            axes.set_xlim(low, high)
-            thin_log_ticks(axes, low, high)
+            scale_log(axes, positive, self.limits)
         else:
             axes.set_xlim(self.limits or (0, max(values, default=0) * 1.08 or 1))
             use_round_ticks(axes)
@@ -151,8 +154,9 @@ class Dots(_RowChart):
     ordered: bool = False
     hollow: Collection[str] = ()
 
-    def _rows(self) -> Sequence[str]:
-        return self.rows
+    def values(self) -> Iterator[Value]:
+        """Yield the value of each row in each series."""
+        return _by_row(self.rows, self.series)
 
     def _legend(self) -> Sequence[str]:
         return list(self.series)
@@ -181,9 +185,7 @@ class Dots(_RowChart):
             )
             handles.append(line)
         self._name_rows(axes)
-        self._scale_values(
-            axes, [v for each in self.series.values() for v in each if v is not None]
-        )
+        self._scale_values(axes, [v for _, _, v in self.values() if v is not None])
         return handles
 
 
@@ -201,31 +203,21 @@ class Boxes(_RowChart):
     highlighted: Collection[str] = ()
     p99: bool = False
 
-    def _rows(self) -> Sequence[str]:
-        return list(self.boxes)
+    def values(self) -> Iterator[Value]:
+        """Yield the figures of each distribution; of one without values, their number."""
+        for row, box in self.boxes.items():
+            figures = {"count": 0} if box is None else asdict(box)
+            yield from ((row, name, value) for name, value in figures.items())
 
     def _draw(self, axes: Axes) -> list[Any]:
         ends: list[float] = []
         for row, (name, box) in enumerate(self.boxes.items()):
             if box is not None:
-                _draw_box(axes, row, box, _row_colour(name, self.highlighted), p99=self.p99)
+                draw_box(axes, row, box, _row_colour(name, self.highlighted), p99=self.p99)
                 ends += [box.low, box.high]
         self._name_rows(axes)
         self._scale_values(axes, ends)
-        handles: list[Any] = [
-            Line2D([], [], color=_HIGHLIGHT, linewidth=1.2, label="range"),
-            Patch(facecolor=tint(_HIGHLIGHT), edgecolor=_HIGHLIGHT, label="quartiles, median"),
-            Line2D([], [], color=INK, marker="D", markersize=4, linestyle="", label="mean"),
-        ]
-        if self.p99:
-            mark: dict[str, Any] = {
-                "marker": "|",
-                "markersize": 9,
-                "markeredgewidth": 2,
-                "linestyle": "",
-            }
-            handles.append(Line2D([], [], color=_PRINTED, label="p99", **mark))
-        return handles
+        return box_legend(_HIGHLIGHT, p99=self.p99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,23 +225,26 @@ class Bars(_RowChart):
     """One bar per row, with its spread, and optionally a value printed in the thesis.
 
     Attributes:
-        values: the values by row; None for a row without one.
+        lengths: the values by row; None for a row without one.
         errors: half the widths of confidence intervals by row; empty for none.
         printed: printed values by row.
         highlighted: rows drawn in colour; the others are grey if there are any.
     """
 
-    values: Mapping[str, float | None]
+    lengths: Mapping[str, float | None]
     errors: Mapping[str, float] = field(default_factory=dict)
     printed: Mapping[str, float] = field(default_factory=dict)
     highlighted: Collection[str] = ()
 
-    def _rows(self) -> Sequence[str]:
-        return list(self.values)
+    def values(self) -> Iterator[Value]:
+        """Yield the length of each bar, its error and the printed value."""
+        series = {"mean": self.lengths, "error": self.errors, "printed": self.printed}
+        for name, values in series.items():
+            yield from ((row, name, value) for row, value in values.items())
 
     def _draw(self, axes: Axes) -> list[Any]:
-        rows = {name: row for row, name in enumerate(self.values)}
-        known = {name: value for name, value in self.values.items() if value is not None}
+        rows = {name: row for row, name in enumerate(self.lengths)}
+        known = {name: value for name, value in self.lengths.items() if value is not None}
         places = [rows[name] for name in known]
         lengths = list(known.values())
         colours = [_row_colour(name, self.highlighted) for name in known]
@@ -270,7 +265,7 @@ class Bars(_RowChart):
                 marker="D",
                 markersize=5.5,
                 markerfacecolor="white",
-                markeredgecolor=_PRINTED,
+                markeredgecolor=PRINTED,
                 markeredgewidth=1.5,
                 label="printed in the thesis (one run)",
                 clip_on=False,
@@ -298,8 +293,9 @@ class Shares(_RowChart):
     rows: Sequence[str]
     parts: Mapping[str, Sequence[float | None]]
 
-    def _rows(self) -> Sequence[str]:
-        return self.rows
+    def values(self) -> Iterator[Value]:
+        """Yield the share of each part of each row."""
+        return _by_row(self.rows, self.parts)
 
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
@@ -349,6 +345,11 @@ class Speedups(Chart):
     means: Mapping[str, Points]
     reference: Points
 
+    def values(self) -> Iterator[Value]:
+        """Yield the points of each line."""
+        single = [(self.single_name, points) for points in self.single]
+        return _by_point(*single, *self.means.items(), ("linear", self.reference))
+
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
         for points in self.single:
@@ -393,6 +394,11 @@ class Scatter(Chart):
     background_name: str = ""
     fronts: bool = False
 
+    def values(self) -> Iterator[Value]:
+        """Yield the points of each cloud."""
+        others = [(self.background_name, points) for points in self.background]
+        return _by_point(*self.clouds.items(), *others)
+
     def _legend(self) -> Sequence[str]:
         return [*self.clouds, *([self.background_name] if self.background else [])]
 
@@ -422,29 +428,19 @@ class Scatter(Chart):
         return handles
 
 
+def _by_row(rows: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Iterator[Value]:
+    for name, values in series.items():
+        yield from ((row, name, value) for row, value in zip(rows, values, strict=True))
+
+
+def _by_point(*series: tuple[str, Points]) -> Iterator[Value]:
+    for name, points in series:
+        yield from ((x, name, y) for x, y in points)
+
+
 def _split(points: Points) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
 
 def _row_colour(name: str, highlighted: Collection[str]) -> str:
     return _HIGHLIGHT if not highlighted or name in highlighted else _GREY
-
-
-def _draw_box(axes: Axes, row: int, box: Distribution, colour: str, *, p99: bool) -> None:
-    axes.plot([box.low, box.high], [row, row], color=colour, linewidth=1.2, solid_capstyle="butt")
-    for end in (box.low, box.high):
-        axes.plot([end, end], [row - 0.14, row + 0.14], color=colour, linewidth=1.2)
-    if box.count > 1:
-        axes.barh(
-            row,
-            box.upper - box.lower,
-            left=box.lower,
-            height=0.52,
-            color=tint(colour),
-            edgecolor=colour,
-            linewidth=1.0,
-        )
-        axes.plot([box.median, box.median], [row - 0.26, row + 0.26], color=colour, linewidth=1.8)
-    axes.plot([box.mean], [row], marker="D", markersize=4, color=INK, linestyle="")
-    if p99:
-        axes.plot([box.p99], [row], marker="|", markersize=10, markeredgewidth=2, color=_PRINTED)

@@ -15,6 +15,8 @@ from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+
+    from profiler.reports.statistics import Distribution
 
     Direction = Literal["x", "y"]
 
@@ -90,6 +94,8 @@ COLOURS: Final = (
     "#000000",
     "#8c6d31",
 )
+PRINTED: Final = COLOURS[1]
+"""Of values that the thesis prints, and of 99th percentiles."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH: Final = 5.0
 """Inches of a panel: 360 units of SVG, the width of a phone."""
@@ -175,6 +181,16 @@ def thin_log_ticks(axes: Axes, low: float, high: float) -> None:
         axes.set_xticks([tick for tick in ticks if low <= tick <= high])
 
 
+def scale_log(axes: Axes, values: Sequence[float], limits: tuple[float, float] | None) -> None:
+    """Make the horizontal axis logarithmic, from the smallest value to the largest or to limits."""
+    low, high = min(values), max(values)
+    margin = max(1.15, (high / low) ** 0.06)
+    low, high = limits or (low / margin, high * margin)
+    use_log(axes, "x")
+    axes.set_xlim(low, high)
+    thin_log_ticks(axes, low, high)
+
+
 def scale_from_zero(axes: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis of bars logarithmic, and linear from 0 to below the smallest."""
     least = min(value for value in values if value > 0)
@@ -185,3 +201,38 @@ def scale_from_zero(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xlim(0, max(values) * 1.3)
     axes.minorticks_off()
     plain_ticks(axes, "x")
+
+
+def draw_box(axes: Axes, row: int, box: Distribution, colour: str, *, p99: bool) -> None:
+    """Draw a distribution along a row: range, quartiles, median, mean, and the 99th percentile."""
+    axes.plot([box.low, box.high], [row, row], color=colour, linewidth=1.2, solid_capstyle="butt")
+    for end in (box.low, box.high):
+        axes.plot([end, end], [row - 0.14, row + 0.14], color=colour, linewidth=1.2)
+    if box.count > 1:
+        axes.barh(
+            row,
+            box.upper - box.lower,
+            left=box.lower,
+            height=0.52,
+            color=tint(colour),
+            edgecolor=colour,
+            linewidth=1.0,
+        )
+        axes.plot([box.median, box.median], [row - 0.26, row + 0.26], color=colour, linewidth=1.8)
+    axes.plot([box.mean], [row], marker="D", markersize=4, color=INK, linestyle="")
+    if p99:
+        axes.plot([box.p99], [row], marker="|", markersize=10, markeredgewidth=2, color=PRINTED)
+
+
+def box_legend(colour: str, *, p99: bool) -> list[Line2D | Patch]:
+    """Return the entries of the legend of `draw_box`."""
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=colour, linewidth=1.2, label="range"),
+        Patch(facecolor=tint(colour), edgecolor=colour, label="quartiles, median"),
+        Line2D([], [], color=INK, marker="D", markersize=4, linestyle="", label="mean"),
+    ]
+    if p99:
+        mark = Line2D([], [], color=PRINTED, marker="|", markersize=9, linestyle="", label="p99")
+        mark.set_markeredgewidth(2)
+        handles.append(mark)
+    return handles

@@ -62,7 +62,6 @@ class Figure:
         caption: description in whole sentences.
         panels: the charts, by row.
         columns: most panels in a row.
-        data: the values that it shows, written as CSV.
     """
 
     key: str
@@ -70,7 +69,15 @@ class Figure:
     caption: str
     panels: Sequence[Chart]
     columns: int
-    data: Records
+
+    @property
+    def data(self) -> Records:
+        """The values that it shows, written as CSV."""
+        return [
+            {"panel": panel.title, "row": row, "series": series, "value": value}
+            for panel in self.panels
+            for row, series, value in panel.values()
+        ]
 
 
 @dataclass(frozen=True, slots=True)

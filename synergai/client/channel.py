@@ -21,7 +21,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.credentials import authorized, open_channel
 from synergai.wire.parameters import ids_from_metadata

@@ -1,10 +1,16 @@
-"""The gateway's clock: monotonic time with a fixed offset to Unix time."""
+"""Time: the gateway's monotonic clock with a fixed offset to Unix time, and delays of retries."""
 
 from __future__ import annotations
 
+import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 MAX_DOWNTIME_S: Final = 7 * 86_400.0
@@ -72,3 +78,19 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays between retries: doubled after each one, with jitter."""
+
+    initial_s: float = 0.1
+    max_s: float = 5.0
+
+    def delays(self) -> Iterator[float]:
+        """Yield the delays in seconds, without end."""
+        delay = self.initial_s
+        while True:
+            # Jitter keeps clients that lost the same gateway from reconnecting all at once.
+            yield delay * random.uniform(0.5, 1.0)
+            delay = min(2 * delay, self.max_s)

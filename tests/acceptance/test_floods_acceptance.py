@@ -21,7 +21,7 @@ import synergai
 from demo.local_fleet import LocalFleet
 from gateway.grpc_server import connection_limits
 from profiler.zoo.recipes import build
-from synergai.runtime.processes import MAX_DESCRIPTORS
+from synergai.runtime.resources import MAX_DESCRIPTORS
 from tests.acceptance.floods import ENGINE, KINDS
 from tests.acceptance.overload import DEADLINE_MS, QUERY_S, LoadReport
 from tests.acceptance.overload import ENGINE as EMULATED

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Outcome, Session
-from synergai.models.runtimes import runtime_version
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.wire.arrays import read_outputs
-from worker_agent.providers import ProviderChoice
+from worker_agent.providers import ProviderChoice, runtime_version
 
 MODELS = Path(sys.argv[1])
 

@@ -43,7 +43,7 @@ from msgspec import Meta, Struct
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput, OutOfMemory
-from synergai.runtime.processes import age_s
+from synergai.runtime.resources import age_s
 from synergai.runtime.toml_file import read_toml
 from worker_agent.backends import Interrupted
 

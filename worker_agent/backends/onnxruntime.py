@@ -17,11 +17,10 @@ from synergai.domain import UNKNOWN_RANK, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.formats.model_files import weight_files
-from synergai.models.runtimes import OPERATORS_VARIABLE
 from synergai.wire.arrays import BFLOAT16_BITS
 from worker_agent.backends import Interrupted, runtime_failure
 from worker_agent.cpu_affinity import thread_cores
-from worker_agent.providers import ProviderChoice, session_providers
+from worker_agent.providers import OPERATORS_VARIABLE, ProviderChoice, session_providers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set

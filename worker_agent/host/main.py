@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_kill
-from synergai.runtime.resources import usable_cores
+from synergai.runtime.resources import die_with_parent, limit_data, prefer_oom_kill, usable_cores
 from worker_agent.cpu_affinity import parse_cores, restrict_to
 from worker_agent.ipc import Arena, slots_for
 from worker_agent.providers import ProviderChoice

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Fault, Session
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.runtime.processes import is_stopped
-from synergai.runtime.resources import forget_peak_rss
+from synergai.runtime.resources import forget_peak_rss, is_stopped
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
 from worker_agent.hosts.launch import Child, Launch

@@ -14,12 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.models.runtimes import MODULES
 from synergai.runtime.text import printable
 from worker_agent.providers import (
     CPU,
     EMULATED,
     ONNXRUNTIME,
+    RUNTIMES,
     Offers,
     ProviderChoice,
     Refusal,
@@ -49,7 +49,7 @@ class Runtimes:
 
     def has(self, backend: str) -> bool:
         """Return whether the runtime of a backend is installed."""
-        return any(find_spec(module) is not None for module in MODULES.get(backend, ()))
+        return any(find_spec(module) is not None for module in RUNTIMES.get(backend, ()))
 
     def ships_providers(self) -> bool:
         """Return whether ONNX Runtime comes with libraries of other providers.

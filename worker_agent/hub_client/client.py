@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import grpc
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters, rpc

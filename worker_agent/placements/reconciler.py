@@ -13,7 +13,7 @@ from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest as model_digest
 from synergai.models.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest, validate_sha256
 from synergai.names import validate_name, validate_stored_version, versioned
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
         ThreadScaling,
     )
     from profiler.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
-    from profiler.reports.page import Cell
-    from profiler.reports.statistics import Distribution
     from synergai.domain import WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -41,25 +39,6 @@ KNOBS: Final = {
 
 def _time_unit(longest_s: float) -> tuple[float, str]:
     return (_MINUTE, "min") if longest_s > _MINUTES_FROM_S else (1.0, "s")
-
-
-def _identity(entry: ProfileEntry) -> dict[str, Cell]:
-    """Return the columns that say what was measured."""
-    return {
-        "engine": entry.engine,
-        "worker_class": entry.worker_class,
-        "configuration": str(entry.configuration),
-    }
-
-
-def _spread(name: str, values: Distribution) -> dict[str, Cell]:
-    """Return the columns of a distribution."""
-    return {
-        f"{name}_low": values.low,
-        f"{name}_median": values.median,
-        f"{name}_mean": values.mean,
-        f"{name}_high": values.high,
-    }
 
 
 def draw_workers(space: FleetProfile, classes: list[ClassSummary]) -> Figure:
@@ -99,19 +78,6 @@ def draw_workers(space: FleetProfile, classes: list[ClassSummary]) -> Figure:
         + ("" if has_t_pre else " T_pre was not measured."),
         panels=panels,
         columns=2,
-        data=[
-            {
-                **_identity(entry),
-                "qps": entry.qps,
-                "t_pre_s": entry.t_pre_s,
-                "engine_s": space.engine_time_s(entry),
-                "total_s": space.total_time_s(entry),
-                "label": entry.label,
-            }
-            for engine in space.engines
-            for name in space.classes
-            if (entry := space.best(engine, name)) is not None
-        ],
     )
 
 
@@ -159,18 +125,6 @@ def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
             ),
         ],
         columns=3,
-        data=[
-            {
-                "engine": each.engine,
-                "threads": level,
-                "qps": entry.qps,
-                "qps_speedup": each.qps[level],
-                "total_s": space.total_time_s(entry),
-                "total_speedup": each.total[level],
-            }
-            for each in scaling.engines
-            for level, entry in each.entries.items()
-        ],
     )
 
 
@@ -203,15 +157,6 @@ def draw_correlation(scaling: ThreadScaling) -> Figure:
             ),
         ],
         columns=2,
-        data=[
-            {
-                "engine": each.engine,
-                "pearson_r": each.pearson,
-                "best_threads": each.best,
-                "threads_for_95_percent": each.near_best,
-            }
-            for each in scaling.engines
-        ],
     )
 
 
@@ -241,16 +186,6 @@ def draw_modes(comparison: ModeComparison) -> Figure:
             ),
         ],
         columns=2,
-        data=[
-            {
-                "mode": each.mode,
-                "engines": each.qps.count,
-                **_spread("qps", each.qps),
-                **_spread("total_s", each.total_s),
-                "best_mode_over_this": each.behind,
-            }
-            for each in comparison.modes
-        ],
     )
 
 
@@ -264,16 +199,6 @@ def draw_knobs(comparison: ModeComparison) -> Figure:
         caption=_knobs_caption(comparison),
         panels=[_knob_panel(knob) for knob in comparison.knobs],
         columns=3,
-        data=[
-            {
-                "limit": knob.name,
-                "value": "none" if math.isinf(each.value) else each.value,
-                **_spread("qps", each.qps),
-                "gain": each.gain,
-            }
-            for knob in comparison.knobs
-            for each in knob.values
-        ],
     )
 
 
@@ -315,17 +240,6 @@ def draw_fronts(fronts: list[EfficiencyFront]) -> Figure:
             for name in dict.fromkeys(front.worker_class for front in fronts)
         ],
         columns=3,
-        data=[
-            {
-                **_identity(entry),
-                "qps": entry.qps,
-                "watts": entry.watts,
-                "joules": entry.joules,
-                "front": "yes" if entry in front.front else "no",
-            }
-            for front in fronts
-            for entry in front.entries
-        ],
     )
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from profiler.reports.evaluation.study import Study
-    from profiler.reports.page import Cell
     from profiler.reports.printed import PrintedCell
     from profiler.simulator.simulation import JobOutcome, SimulationResult
     from profiler.simulator.workload import Profile
@@ -100,19 +99,6 @@ def draw_demand(demand: ExecutionTimes) -> Figure:
             for queries, times in demand.times.items()
         ],
         columns=2,
-        data=[
-            {
-                "engine": engine,
-                "queries": queries,
-                "low_s": box.low,
-                "p25_s": box.lower,
-                "median_s": box.median,
-                "p75_s": box.upper,
-                "high_s": box.high,
-            }
-            for queries, times in demand.times.items()
-            for engine, box in times.items()
-        ],
     )
 
 
@@ -126,17 +112,6 @@ def draw_gaps(demand: ExecutionTimes) -> Figure:
         caption="Mean gaps: the median for low frequency (FL), the 25th percentile for high (FH).",
         panels=[panel],
         columns=1,
-        data=[
-            {
-                "count": box.count,
-                "low_s": box.low,
-                "p25_s": box.lower,
-                "median_s": box.median,
-                "p75_s": box.upper,
-                "p99_s": box.p99,
-                "high_s": box.high,
-            }
-        ],
     )
 
 
@@ -150,7 +125,6 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
         caption=f"Means and distributions over {counted(study.seeds, 'seed')}.",
         panels=_experiment_panels(study, experiment, with_printed=with_printed),
         columns=2,
-        data=_experiment_rows(study, experiment),
     )
 
 
@@ -168,7 +142,7 @@ def _experiment_panels(study: Study, experiment: str, *, with_printed: bool) -> 
             title=title,
             label=label,
             log=log,
-            values={policy: study.mean(policy, experiment, metric) for policy in policies},
+            lengths={policy: study.mean(policy, experiment, metric) for policy in policies},
             errors={policy: study.margin(policy, experiment, metric) for policy in policies}
             if study.seeds > 1
             else {},
@@ -196,31 +170,6 @@ def _experiment_panels(study: Study, experiment: str, *, with_printed: bool) -> 
     ]
 
 
-def _experiment_rows(study: Study, experiment: str) -> list[dict[str, Cell]]:
-    rows: list[dict[str, Cell]] = []
-    for policy in study.policies:
-        end_to_end = study.distribution(policy, experiment, lambda job: job.end_to_end_s)
-        waits = study.distribution(policy, experiment, lambda job: job.wait_s)
-        violations = study.spread(policy, experiment, lambda result: result.violations)
-        cell = CELLS.get((policy, experiment))
-        rows.append(
-            {
-                "policy": policy,
-                "violations_mean": None if violations is None else violations.mean,
-                "violations_sd": None if violations is None else violations.deviation,
-                "violations_printed": None if cell is None else cell.violations,
-                "end_to_end_low_s": None if end_to_end is None else end_to_end.low,
-                "end_to_end_mean_s": None if end_to_end is None else end_to_end.mean,
-                "end_to_end_p99_s": None if end_to_end is None else end_to_end.p99,
-                "end_to_end_high_s": None if end_to_end is None else end_to_end.high,
-                "wait_mean_s": study.mean(policy, experiment, lambda result: result.mean_wait_s),
-                "wait_p99_s": None if waits is None else waits.p99,
-                "excess_mean_s": study.mean(policy, experiment, lambda r: r.mean_excess_s),
-            }
-        )
-    return rows
-
-
 def draw_rivals(study: Study, policies: Sequence[str]) -> Figure:
     """Return Figure 7.7: few policies across all experiments."""
     metrics: dict[str, tuple[str, str, Callable[[SimulationResult], float]]] = {
@@ -246,12 +195,6 @@ def draw_rivals(study: Study, policies: Sequence[str]) -> Figure:
             for title, label, metric in metrics.values()
         ],
         columns=2,
-        data=[
-            {"policy": policy, "experiment": e}
-            | {name: study.mean(policy, e, metric) for name, (_, _, metric) in metrics.items()}
-            for policy in policies
-            for e in study.experiments
-        ],
     )
 
 
@@ -274,17 +217,6 @@ def draw_workers(study: Study) -> Figure:
             for experiment in study.experiments
         ],
         columns=2,
-        data=[
-            {
-                "policy": policy,
-                "experiment": experiment,
-                "worker_class": name,
-                "share_of_busy_time": study.class_share(policy, experiment, name),
-            }
-            for policy in study.policies
-            for experiment in study.experiments
-            for name in study.classes
-        ],
     )
 
 
@@ -312,17 +244,6 @@ def draw_engines(study: Study) -> Figure:
             for experiment in study.experiments
         ],
         columns=2,
-        data=[
-            {
-                "policy": policy,
-                "experiment": experiment,
-                "engine": engine,
-                "violated_share": study.violated_share(policy, experiment, engine),
-            }
-            for policy in study.policies
-            for experiment in study.experiments
-            for engine in study.engines
-        ],
     )
 
 
@@ -358,19 +279,6 @@ def draw_overheads(study: Study) -> Figure:
         caption="CPU times on the machine that made this report.",
         panels=[shares, costs],
         columns=2,
-        data=[
-            {
-                "policy": policy,
-                "experiment": experiment,
-                "t_pre_share": study.setup_share(policy, experiment),
-                "decision_median_us": None if d is None else d.median,
-                "decision_mean_us": None if d is None else d.mean,
-                "decision_p99_us": None if d is None else d.p99,
-                "scheduling_ms_per_job": study.scheduling_ms_per_job(policy),
-            }
-            for policy, d in decisions.items()
-            for experiment in study.experiments
-        ],
     )
 
 
@@ -394,8 +302,4 @@ def draw_energy(study: Study) -> Figure:
             )
         ],
         columns=1,
-        data=[
-            {"policy": policy, "joules_per_query": joules, "violations": violations}
-            for policy, (joules, violations) in points.items()
-        ],
     )

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls

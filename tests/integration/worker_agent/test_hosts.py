@@ -589,7 +589,7 @@ async def test_limit_kills_what_is_being_loaded_before_what_serves(
 
 def test_kernel_refuses_allocations_above_the_limit_of_a_host() -> None:
     code = (
-        "from synergai.runtime.processes import limit_data\n"
+        "from synergai.runtime.resources import limit_data\n"
         "limit_data(256 << 20)\n"
         "bytearray(64 << 20)\n"
         "try:\n    bytearray(512 << 20)\n"

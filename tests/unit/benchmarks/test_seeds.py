@@ -82,7 +82,7 @@ def test_comparison_puts_printed_beside_computed() -> None:
     ]
     assert lines[-2:] == ["- a: one run", "- b: not simulated"]
     chart = key_chart(seed, figures)
-    assert (chart.values, chart.printed) == ({"of 24": 3.0}, {"of 24": 2.0})
+    assert (chart.lengths, chart.printed) == ({"of 24": 3.0}, {"of 24": 2.0})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.jobs import JobSpec, JobState
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 from synergai.wire.status import error_from_call

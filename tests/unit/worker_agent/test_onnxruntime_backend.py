@@ -5,9 +5,9 @@ import pytest
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable
-from synergai.models.runtimes import OPERATORS_VARIABLE
 from tests.tiny_classifier import save_classifier
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
+from worker_agent.providers import OPERATORS_VARIABLE
 
 
 @pytest.mark.parametrize("classes", [(3, 1, 2), ("dog", "ant", "cat")])

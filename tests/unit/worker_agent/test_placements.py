@@ -14,7 +14,7 @@ from synergai.domain import EngineName
 from synergai.errors import Overloaded, Unavailable
 from synergai.models.directories import ModelDirectories
 from synergai.models.manifest import Manifest, ManifestFile, content_digest, read_manifest
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.v1 import common_pb2, hub_pb2
 from tests.waiting import until
 from worker_agent.placements.fetched import FetchedEngines

@@ -18,7 +18,7 @@ from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName
 from synergai.jobs import JobSpec
 from synergai.oip import inference_pb2 as oip
-from synergai.runtime.backoff import Backoff
+from synergai.runtime.clock import Backoff
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 

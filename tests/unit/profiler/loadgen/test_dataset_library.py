@@ -1,11 +1,13 @@
-"""Data set images as LoadGen samples."""
+"""Data sets of images as sample libraries."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from profiler.loadgen.library import Coco, DatasetLibrary, ImageNet, SampleSet, dataset_library
 from synergai.domain import Engine, TensorSpec
@@ -103,3 +105,111 @@ def test_classifier_is_rejected_for_a_detection_data_set(tmp_path: Path) -> None
 def test_missing_data_set_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
         dataset_library("coco", tmp_path / "nowhere", ENGINE)
+
+
+def classes(*found: float) -> dict[int, NDArray[np.float32]]:
+    return {index: np.array([one], np.float32) for index, one in enumerate(found)}
+
+
+def box(category: int, score: float = 0.9, shift: float = 0.0) -> NDArray[np.float32]:
+    return np.array([[0, *(side + shift for side in BOX), score, category]], np.float32)
+
+
+# --- ImageNet -------------------------------------------------------------------------------
+
+
+def test_images_are_in_the_order_of_the_list(tmp_path: Path) -> None:
+    data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green"]))
+
+    assert len(data) == 3
+    assert data.image(1) == picture("blue")
+    assert data.origin == f"3 of 3 images of {tmp_path}"
+
+
+def test_missing_images_are_skipped(tmp_path: Path) -> None:
+    save_imagenet(tmp_path, ["red", "blue", "green"])
+    (tmp_path / "ILSVRC2012_val_00000001.JPEG").unlink()
+
+    data = ImageNet(tmp_path)
+
+    assert (len(data), data.image(0)) == (2, picture("blue"))
+    assert data.evaluate(classes(2, 1)) == 1
+
+
+def test_top_1_is_the_share_of_correct_classes(tmp_path: Path) -> None:
+    data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green", "red"]))
+
+    assert data.evaluate(classes(0, 2, 1, 0)) == 1
+    assert data.evaluate(classes(0, 2, -1, 2)) == 0.5
+    assert data.evaluate({0: np.zeros(0, np.float32), 1: np.array([2], np.float32)}) == 0.5
+
+
+def test_name_of_an_image_need_not_be_text(tmp_path: Path) -> None:
+    name = b"\xe9.JPEG"
+    (tmp_path / os.fsdecode(name)).write_bytes(picture("red"))
+    (tmp_path / "val_map.txt").write_bytes(name + b" 3\n")
+    assert ImageNet(tmp_path).image(0) == picture("red")
+
+
+@pytest.mark.parametrize("line", ["", "name", "name x", " 5", "name -1"])
+def test_malformed_list_is_rejected(tmp_path: Path, line: str) -> None:
+    (tmp_path / "val_map.txt").write_text(f"name 1\n{line}\n")
+
+    with pytest.raises(
+        InvalidInput, match=r"val_map\.txt, line 2: expected a file name and a class"
+    ):
+        ImageNet(tmp_path)
+
+
+def test_missing_list_images_and_folders_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"val_map\.txt cannot be read"):
+        ImageNet(tmp_path)
+    (tmp_path / "val_map.txt").write_text("absent.JPEG 3\n")
+    with pytest.raises(NotFound, match="none of the 1 listed images"):
+        ImageNet(tmp_path)
+    with pytest.raises(NotFound, match="val2017 cannot be read"):
+        Coco(tmp_path)
+
+
+# --- COCO -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Coco:
+    return Coco(save_coco(tmp_path, ["red", "blue", "green"]))
+
+
+def test_annotated_images_are_found(coco: Coco) -> None:
+    assert len(coco) == 3
+    assert coco.image(2) == picture("green")
+
+
+def test_exact_detections_have_full_precision(coco: Coco) -> None:
+    assert coco.evaluate({0: box(1), 1: box(3), 2: box(2)}) == pytest.approx(1)
+
+
+def test_missed_misclassified_or_misplaced_objects_reduce_precision(coco: Coco) -> None:
+    nothing = np.zeros((0, 7), np.float32)
+
+    assert coco.evaluate({0: box(1), 1: box(3), 2: nothing}) == pytest.approx(2 / 3)
+    assert coco.evaluate({0: box(1), 1: box(3), 2: box(1, 0.1)}) == pytest.approx(2 / 3)
+    assert 0 < coco.evaluate({0: box(1, shift=0.05), 1: box(3), 2: box(2)}) < 1
+    assert coco.evaluate({0: nothing, 1: nothing}) == 0
+
+
+def test_only_predicted_images_are_evaluated(coco: Coco) -> None:
+    assert coco.evaluate({1: box(3).ravel()}) == pytest.approx(1)
+
+
+def test_prediction_of_another_shape_is_rejected(coco: Coco) -> None:
+    with pytest.raises(InvalidInput, match="image 0 does not have rows of 7"):
+        coco.evaluate({0: np.zeros(8, np.float32)})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"images": 3}', '{"images": [{"id": 1}]}'])
+def test_malformed_annotations_are_rejected(tmp_path: Path, text: str) -> None:
+    folder = save_coco(tmp_path, ["red"])
+    (folder / "annotations" / "instances_val2017.json").write_text(text)
+
+    with pytest.raises(InvalidInput, match="is not a COCO annotations file"):
+        Coco(folder)

@@ -55,7 +55,7 @@ def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> 
     folder = tmp_path / "out"
     options = ("--policies", "edf", "--seeds", "1")
     text = run("evaluation", "--dictionary", dictionary, "--output", folder, *options)
-    assert "Which policy meets most deadlines?\n  Violations of 24 jobs: edf" in text
+    assert "Which policy meets most deadlines?\n  Violations of 96 jobs: edf" in text
     page = (folder / "report.html").read_text("utf-8")
     assert "Reconstructed" not in page
     assert "The thesis&#39;s results" not in page

@@ -45,7 +45,7 @@ CHARTS: list[Chart] = [
         title="Bars",
         label="s",
         log=True,
-        values={"a": 0.0, "b": None, "c": 5000.0},
+        lengths={"a": 0.0, "b": None, "c": 5000.0},
         errors={"a": 0.0, "b": 0.0, "c": 2.0},
         printed={"a": 1.0, "c": 3.0},
     ),
@@ -84,7 +84,6 @@ def a_report(*, is_reconstructed: bool = False) -> Report:
         caption="What <b>it</b> shows in 5 ms.",
         panels=CHARTS,
         columns=3,
-        data=[{"name": "a,b", "value": 1.5}, {"name": "c", "value": None}],
     )
     table = Table(
         rows=[{"name": "a", "value": 1234.5}, {"name": "b", "value": None}],
@@ -171,10 +170,12 @@ def test_every_caption_says_that_a_profile_is_reconstructed(
 def test_files_are_written_beside_the_page(paths: list[Path]) -> None:
     assert [path.name for path in paths] == ["report.html", "figure.png", "figure.csv", "table.csv"]
     assert paths[1].read_bytes().startswith(b"\x89PNG")
-    assert list(csv.reader(paths[2].read_text("utf-8").splitlines())) == [
-        ["name", "value"],
-        ["a,b", "1.5"],
-        ["c", ""],
+    header, *rows = csv.reader(paths[2].read_text("utf-8").splitlines())
+    assert header == ["panel", "row", "series", "value"]
+    assert rows[:3] == [
+        ["Dots <&>", "a", "one", "1.0"],
+        ["Dots <&>", LONG, "one", ""],
+        ["Dots <&>", "a", "$two$", "300.0"],
     ]
 
 

@@ -1,16 +1,23 @@
-"""Limits of cgroups, v1 and v2, over emulated files."""
+"""CPUs, memory and cgroups of the machine, and limits of processes."""
 
 import math
 import os
+import resource
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from synergai.runtime.resources import (
+    MAX_DESCRIPTORS,
     available_memory_bytes,
     cpu_quota,
     find_cgroup,
+    forget_peak_rss,
     memory_limits,
+    peak_rss_bytes,
+    raise_descriptor_limit,
+    rss_bytes,
     usable_cores,
     usable_cpus,
     usable_memory_bytes,
@@ -164,3 +171,39 @@ def test_escaped_characters_of_mounts_are_read(tmp_path: Path) -> None:
     write(root, "proc/self/mountinfo", line)
     write(root, "my cgroups/cpu.max", "30000 100000")
     assert cpu_quota(root) == 0.3
+
+
+def test_peak_begins_anew_once_it_is_forgotten() -> None:
+    large = b"x" * (256 << 20)
+    del large
+    assert forget_peak_rss(os.getpid())
+    assert peak_rss_bytes(os.getpid()) < rss_bytes(os.getpid()) + (64 << 20)
+
+
+def test_peak_of_a_process_that_has_exited_cannot_be_forgotten() -> None:
+    assert not forget_peak_rss(2**30)
+
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1 << 20, MAX_DESCRIPTORS),
+        (1024, UNLIMITED, MAX_DESCRIPTORS),
+        (4096, 4096, None),
+        (1 << 20, 1 << 20, None),
+        (UNLIMITED, UNLIMITED, None),
+    ],
+)
+def test_soft_limit_is_raised_to_the_hard_one_and_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None
+) -> None:
+    setter = Mock()
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", setter)
+    raise_descriptor_limit()
+    expected = [] if raised is None else [(resource.RLIMIT_NOFILE, (raised, hard))]
+    assert [call.args for call in setter.call_args_list] == expected

@@ -1,12 +1,14 @@
-"""A value in a file that several processes share."""
+"""Files of services: those that are shared, and those that say that a service is ready."""
 
+import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from synergai.errors import Unavailable
-from synergai.runtime.files import StateDamaged, StateFile, StateUnusable
+from synergai.runtime.files import StateDamaged, StateFile, StateUnusable, ready_file
 
 
 def numbers(directory: Path) -> StateFile[dict[str, int]]:
@@ -70,3 +72,22 @@ def test_changes_under_the_lock_do_not_overwrite_each_other(tmp_path: Path) -> N
 def test_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be written"):
         numbers(tmp_path / "missing").write({})
+
+
+def test_ready_file_holds_addresses_and_pid_while_the_service_runs(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    with ready_file(path, address="here:1"):
+        assert json.loads(path.read_text()) == {"address": "here:1", "pid": os.getpid()}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_is_written_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ready_file(None, address="here:1"):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_ready_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "ready.json"
+    with pytest.raises(Unavailable, match=r"cannot write .*nowhere"), ready_file(path):
+        pytest.fail("it was written")
