@@ -22,7 +22,7 @@ from synergai.cli.process import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
-from synergai.runtime.files import write_atomic
+from synergai.runtime.files import StateDamaged, write_atomic
 from synergai.runtime.installation import read_shipped
 from synergai.runtime.paths import dictionary_path, gateway_state
 from synergai.runtime.setting_types import parse_duration
@@ -223,7 +223,6 @@ def _print_backup(folder: Path, made: Backup) -> None:
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
     from synergai.profiles.store import DictionaryDamaged
-    from synergai.runtime.files import StateDamaged
 
     try:
         read()
@@ -299,8 +298,6 @@ def enroll(
 @workers_app.command("list", epilog="Example: [bold]synergai gateway workers list[/bold]")
 def list_workers(as_json: AsJson = False, state: State = None) -> None:
     """List the enrolled workers, connected or not."""
-    from synergai.cli.output import print_json, print_table
-
     workers = _enrolments(state or gateway_state()).workers()
     if as_json:
         print_json([_describe(worker) for worker in workers])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.entry.access.exposure import check_before_start
+from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 from synergai.runtime.installation import (
     SETTINGS,
@@ -17,6 +19,7 @@ from synergai.runtime.installation import (
     read_unit,
 )
 from synergai.runtime.setting_types import validate_address
+from synergai.runtime.settings import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,11 +68,6 @@ class GatewayInstallation:
 
     def refusal(self, root: Path) -> str:
         """Return why the gateway will refuse to start once it is installed, or nothing."""
-        # Imported here: they are slow to import.
-        from gateway.entry.access.exposure import check_before_start
-        from gateway.gateway_settings import GatewaySettings
-        from synergai.runtime.settings import options_of
-
         try:
             written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
             written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
