@@ -338,11 +338,11 @@ class DeploymentController:
                 continue
             async with self._workshop.turn:
                 await self._workshop.bring(stored)
-                await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
-                for stage in missing.intersection(chain):
-                    placement = _placement(stages[stage])
-                    name = stage_name(stored.name, *stage)
-                    await self._workshop.publish(name, stored.version, placement)
+                async with self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1])):
+                    for stage in missing.intersection(chain):
+                        placement = _placement(stages[stage])
+                        name = stage_name(stored.name, *stage)
+                        await self._workshop.publish(name, stored.version, placement)
             missing.difference_update(chain)
 
     async def _place(

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -202,9 +203,11 @@ class World:
     async def bring(self, _version: StoredVersion) -> None:
         self.step()
 
-    async def cut(self, _engine: EngineName, cuts: tuple[int, ...]) -> None:
+    @asynccontextmanager
+    async def cut(self, _engine: EngineName, cuts: tuple[int, ...]) -> AsyncIterator[None]:
         self.step()
         self.cuts.append(cuts)
+        yield
 
     async def publish(self, name: EngineName, _version: int, placement: Sequence[str]) -> None:
         self.step()
@@ -458,7 +461,7 @@ async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
     world = await deployed(World())
     world.plans.append(OTHER)
 
-    async def cut(*_: object) -> None:
+    def cut(*_: object) -> None:
         raise EngineUnusable("model.onnx cannot be cut: it is corrupt")
 
     monkeypatch.setattr(world, "cut", cut)
