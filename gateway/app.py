@@ -204,6 +204,7 @@ def build_deployment(
     storage: StorageComponents,
     fleet: FleetComponents,
     placements: Placements,
+    jobs: JobComponents,
 ) -> DeploymentController | None:
     """Deploy engines of the store in stages from now on; return None if that is not allowed."""
     config, store, workers = base.config, storage.store, fleet.dispatcher.workers
@@ -230,6 +231,7 @@ def build_deployment(
         workers,
         fleet.model_control.load,
         fleet.dispatcher.core.queued_engines,
+        jobs.submitted.engines,
         base.clock.now,
     )
     base.tasks.start(controller.run())
@@ -276,7 +278,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
-        deployment = build_deployment(base, storage, fleet, agents.placements)
+        deployment = build_deployment(base, storage, fleet, agents.placements, jobs)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,
