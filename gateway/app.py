@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.calls.requests.held import HeldRequests
@@ -289,7 +290,9 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             base.clock,
             storage.journal.epoch,
         )
-        held = HeldRequests(inference, versions, admission)
+        staged = StagedRequests(inference, versions, admission)
+        begin_staged = partial(staged.begin_staged, charged=True)
+        held = HeldRequests(inference, begin_staged, versions, admission)
         base.metrics.add_gauge(
             "queue_depth",
             "Jobs and requests that wait for a worker.",
@@ -298,7 +301,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         calls = InferenceCalls(
             inference,
             held,
-            StagedRequests(inference, versions, admission),
+            staged,
             fleet.catalogue.stages,
             _make_tracing(base),
         )
