@@ -293,7 +293,8 @@ class Describer:
                 models = [await self._describe_model(definition, inspect)]
         except (LoadHung, Unavailable) as error:
             self._not_loaded.add(name)
-            return faulty_engine(definition, str(error))
+            too_large = isinstance(error.__cause__, TooLarge)
+            return faulty_engine(definition, str(error), too_large=too_large)
         except SynergaiError as error:
             self._not_loaded.discard(name)
             self._doubted.discard(name)
@@ -365,7 +366,7 @@ class Describer:
                 if description is None and not isinstance(error, Unavailable):
                     raise
                 self._interrupted.add(definition.name)
-                raise Unavailable(f"{error}; {_TRIED_SOON}") from None
+                raise Unavailable(f"{error}; {_TRIED_SOON}") from error
             self._known[key] = description = loaded
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
         digest = "" if differs else found.model

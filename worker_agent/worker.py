@@ -23,7 +23,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters
 from synergai.wire.limits import HUB_VERSION
-from worker_agent.hosts.memory import ENFORCEMENT
+from worker_agent.hosts.memory import ENFORCEMENT, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.sessions import SessionChange
@@ -267,7 +267,8 @@ class LocalWorker:
         if isinstance(change.error, ConfigurationUnusable) or engine is None:
             return
         if isinstance(change.error, EngineUnusable):
-            self._on_engine_fault(replace(engine, fault=str(change.error)))
+            too_large = isinstance(change.error, TooLarge)
+            self._on_engine_fault(replace(engine, fault=str(change.error), too_large=too_large))
 
     def _configurations_unusable(self, engine: EngineName) -> None:
         sessions = self.hosts.unusable_sessions()

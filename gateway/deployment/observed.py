@@ -93,7 +93,7 @@ def wanted_versions(versions: Versions, engine: str, highest: int) -> Iterator[E
     yield versioned(engine, policy.target or policy.base or str(highest))
     if policy.target:
         base = versioned(engine, policy.base)
-        if not (catalogue.serves(base) or catalogue.is_staged(base)):
+        if not catalogue.answers(base):
             yield base
 
 

@@ -32,7 +32,7 @@ from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -167,15 +167,25 @@ class Planning:
             limit = min(limit, known)
         self._limits[worker.id] = worker.instance, limit
 
-    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
-        """Return the engines that may need stages, or have some that the gateway has made."""
+    async def candidates(
+        self, engines: StoredEngines, with_jobs: Set[EngineName]
+    ) -> dict[EngineName, Candidate]:
+        """Return the engines that may need stages, or have some that the gateway has made.
+
+        Jobs keep their version: it counts if it cannot answer them.
+        """
         found, catalogue = {}, self._versions.catalogue
         names = (
             name
             for engine, highest in sorted(engines.highest.items())
             for name in wanted_versions(self._versions, engine, highest)
         )
-        for name in names:
+        former = (
+            each
+            for each in sorted(with_jobs)
+            if split_version(each)[0] in engines.highest and not catalogue.answers(each)
+        )
+        for name in dict.fromkeys((*names, *former)):
             stored, made = self._store.of(name), engines.stages.get(name)
             if stored is None or not can_be_cut(stored) or name in catalogue.unloaded:
                 continue
@@ -191,6 +201,10 @@ class Planning:
             if workers and (made is not None or cutting == "auto" or needs):
                 found[name] = Candidate(stored, cutting, workers, fault)
         return found
+
+    def may_cut(self, stored: StoredVersion) -> bool:
+        """Return whether a version may be cut, as far as that has been read."""
+        return can_be_cut(stored) and self._cuttings.get(stored.digest, self._cutting) != "never"
 
     async def _cutting_of(self, stored: StoredVersion) -> tuple[Cutting, str]:
         """Return when a version may be cut, and why that cannot be read."""

@@ -109,6 +109,10 @@ class ReportIntake:
                 outcome = Outcome.STOPPED
             if fault is Fault.DIED_AT_INPUT:
                 fault = Fault.HOST_DIED
+        if fault is Fault.ENGINE_BROKEN and assignment.engine in worker.being_removed:
+            # A job waits for another worker; the client of a request may send it again.
+            waits = handler is not None and (handler.durable or handler.inputs_follow)
+            fault = Fault.UNKNOWN_ENGINE if waits else Fault.HOST_DIED
         ended = AssignmentEnded(
             assignment.id,
             progress.done,

@@ -31,7 +31,7 @@ from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Set
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
@@ -171,6 +171,10 @@ class SubmittedJobs:
             job.close_staged()
         await self._reopening.close()
         await self._tasks.wait()
+
+    def engines(self) -> Set[EngineName]:
+        """Return the engines whose jobs have not all ended."""
+        return self._of_engine.keys()
 
     async def submit(
         self,

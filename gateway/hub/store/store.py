@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, Threads
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
-from gateway.hub.store.transfers import KEEP_FREE_BYTES, Missing, Push, Pushes, PushKey
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, OWN, Missing, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-GATEWAY: Final = Caller("the gateway", "", (Grant(to=(), roles=frozenset({Role.OPERATE})),))
-"""Who pushes what the gateway makes itself. No client has a name with a space."""
+GATEWAY: Final = Caller(OWN, "", (Grant(to=(), roles=frozenset({Role.OPERATE})),))
+"""Who pushes what the gateway makes itself."""
 _THREADS: Final = 2
 _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
@@ -209,6 +209,10 @@ class EngineStore:
     async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
         """Append to content that is being uploaded; see `Pushes.append`."""
         return await self._pushes.append(key, sha256, offset, data)
+
+    def give_up(self, key: PushKey) -> None:
+        """End a push that nobody will continue."""
+        self._pushes.end(key)
 
     @_completed
     async def publish(

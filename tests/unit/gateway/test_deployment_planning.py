@@ -49,6 +49,7 @@ class World:
         self.unreadable: set[str] = set()
         self.found: list[WantedEngine] = []
         self.routes: tuple[Route, ...] = ()
+        self.with_jobs: set[EngineName] = set()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
@@ -103,13 +104,14 @@ class World:
         return list(self.workers.values())
 
     async def names(self) -> list[str]:
-        return list(await self.planning.candidates(stored_engines(cast("EngineStore", self))))
+        engines = stored_engines(cast("EngineStore", self))
+        return list(await self.planning.candidates(engines, self.with_jobs))
 
     async def look(self, times: int = 1, pause_s: float = 0.5) -> int:
         """Look some times; return the number of plans so far."""
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
-            candidates = await self.planning.candidates(engines)
+            candidates = await self.planning.candidates(engines, self.with_jobs)
             self.found = self.planning.plan(candidates, engines.stages) or self.found
             await self.planning.tasks.wait()
             self.clock.now += pause_s
@@ -183,6 +185,21 @@ async def test_former_version_in_a_rollout_is_planned_again_if_its_stages_break(
     assert await world.names() == ["net/2", "net"]
 
 
+async def test_former_version_is_planned_if_it_lacks_stages_for_its_jobs(world: World) -> None:
+    world.put(replace(stored(NET, pushed_by="me"), version=2))
+    for worker in world.workers.values():
+        later = replace(WHOLE, name=EngineName("net/2"), fault="it is too large")
+        worker.engines[later.name] = later
+    world.with_jobs = {NET, later.name, EngineName("other")}
+    assert await world.names() == ["net/2", "net"]
+    for each in (stage(0, 4), stage(4, 9)):
+        world.catalogue.update(WorkerId("a"), each)
+    assert await world.names() == ["net/2"]
+    world.catalogue.remove_worker(WorkerId("a"))
+    world.with_jobs = set()
+    assert await world.names() == ["net/2"]
+
+
 async def test_plan_is_made_once_nothing_has_changed_for_a_while(world: World) -> None:
     assert await world.look() == 0
     assert await world.look(10) == 1
@@ -249,7 +266,7 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         return await answer(order)
 
     world.monkeypatch.setattr(planning, "plan", slow)
-    candidates = await world.planning.candidates(engines)
+    candidates = await world.planning.candidates(engines, set())
     for _ in range(100):
         assert world.planning.plan(candidates, engines.stages) is None
         await asyncio.sleep(0)
@@ -275,7 +292,7 @@ async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     world.unreadable = {unreadable}
     engines = stored_engines(cast("EngineStore", world))
     for _ in range(5):
-        candidates = await world.planning.candidates(engines)
+        candidates = await world.planning.candidates(engines, set())
         found += world.planning.plan(candidates, engines.stages) or []
         await world.planning.tasks.wait()
         world.clock.now += 0.5
