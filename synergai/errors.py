@@ -168,8 +168,8 @@ class Infeasible(Overloaded):
         )
 
 
-class ResponseTooLarge(Overloaded):
-    """The response exceeds the size limit of a message; unlike other overload, it will again."""
+class MessageTooLarge(Overloaded):
+    """A message exceeds the size limit; unlike other overload, it will again."""
 
 
 class QuotaExceeded(Overloaded):

@@ -13,9 +13,9 @@ from synergai.errors import (
     EngineUnusable,
     InternalError,
     InvalidInput,
+    MessageTooLarge,
     OutOfMemory,
     Overloaded,
-    ResponseTooLarge,
     SynergaiError,
     TensorsLost,
     Unavailable,
@@ -95,7 +95,7 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
     if fault is Fault.BAD_INPUT:
         return InvalidInput(reason)
     if fault is Fault.RESPONSE_TOO_LARGE:
-        return ResponseTooLarge(reason)
+        return MessageTooLarge(reason)
     if fault is Fault.TENSORS_LOST:
         return TensorsLost(reason)
     fault_id = secrets.token_hex(4)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from synergai.errors import InvalidInput, NotSupported, Overloaded
+from synergai.errors import InvalidInput, MessageTooLarge, NotSupported
 
 if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
@@ -183,6 +183,6 @@ class MessageReader:
         return message
 
 
-def _too_large(size: int, limit: int) -> Overloaded:
+def _too_large(size: int, limit: int) -> MessageTooLarge:
     # As grpcio says it.
-    return Overloaded(f"received a message larger than max ({size} vs. {limit})")
+    return MessageTooLarge(f"received a message larger than max ({size} vs. {limit})")

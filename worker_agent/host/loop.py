@@ -19,8 +19,8 @@ from synergai.domain import BatchTimes, Engine, Fault, Outcome
 from synergai.errors import (
     EngineUnusable,
     InvalidInput,
+    MessageTooLarge,
     OutOfMemory,
-    ResponseTooLarge,
     SynergaiError,
 )
 from synergai.models.definition import ADVICE
@@ -428,7 +428,7 @@ def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:
             fault, detail = Fault.BAD_INPUT, str(error)
         case OutOfMemory():
             fault, detail = Fault.OUT_OF_MEMORY, str(error)
-        case ResponseTooLarge():
+        case MessageTooLarge():
             fault, detail = Fault.RESPONSE_TOO_LARGE, str(error)
         case EngineUnusable() | SynergaiError():
             fault, detail = Fault.ENGINE_BROKEN, str(error)

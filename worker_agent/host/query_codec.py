@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from synergai.domain import Engine, Outcome
-from synergai.errors import InvalidInput, ResponseTooLarge
+from synergai.errors import InvalidInput, MessageTooLarge
 from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
@@ -164,7 +164,7 @@ class QueryCodec:
 
 def _check_size(size: int) -> None:
     if size > MAX_RESPONSE_BYTES:
-        raise ResponseTooLarge(
+        raise MessageTooLarge(
             f"the response has {size:,} bytes or more; the limit is {MAX_RESPONSE_BYTES:,}"
         )
 
