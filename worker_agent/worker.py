@@ -182,6 +182,7 @@ class LocalWorker:
         return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
 
     def _load_refusal(self, session: Session) -> EngineUnusable | None:
+        """Return why a session cannot be loaded here; None if it can."""
         engine = self._engines.get(session.engine)
         configuration = session.configuration
         if configuration.base not in self.configurations:
