@@ -11,26 +11,33 @@ its leaves:
 
 Both bounds split and move work freely, and know the actual times of the jobs that have arrived:
 with `--error 0`, so does the policy, and what is left of the gap is what decisions could close.
+
+With `--whole`, what separates `malleable` from the clairvoyant bound in whole experiments.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import numpy as np
+from msgspec import structs
 
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.bounds import Program, rate_and_setup_s, violations_at_least
 from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, parse_seeds
-from profiler.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Workload
+from profiler.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Workload, draw
 from synergai.cli.output import print_table
-from synergai.domain import Job, JobId
+from synergai.core.scheduling.policies.malleable import policy as malleable
+from synergai.core.scheduling.policies.malleable import replan
+from synergai.core.scheduling.policies.malleable.planner import Plan, Planner
+from synergai.domain import EngineName, Job, JobId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +49,10 @@ WAITING: Final = 3
 _TOLERANCE: Final = 1e-6
 BRANCHES: Final = (3, 3)
 """Jobs of which one arrives next, for every arrival."""
+_MORE_STARTS: Final = 12
+_MORE_ROUNDS: Final = 60
+_MORE_JOBS: Final = 12
+"""Starts and rounds of a search that has time, and jobs that it plans at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +164,113 @@ def figures(case: Case, policies: Sequence[str]) -> dict[str, float]:
     }
 
 
+class LongSearch(Planner):
+    """The local search, from many more starts and to its end."""
+
+    def search(self, starts: Sequence[Sequence[int]]) -> Plan:
+        """Return the best plan found."""
+        random = np.random.default_rng(0)
+        self._rounds = _MORE_ROUNDS
+        best = super().search(starts)
+        for _ in range(_MORE_STARTS):
+            found = super().search([random.permutation(self._jobs).tolist()])
+            best = found if found.cost < best.cost else best
+        return best
+
+
+def informed(workload: Workload) -> Workload:
+    """Return the same workload with its actual times in the profile: each job has an engine."""
+    entries = [
+        structs.replace(
+            entry,
+            engine=EngineName(f"of-{job.id}"),
+            qps=entry.qps / workload.factors[job.id, name],
+            backend_start_s=entry.backend_start_s * workload.factors[job.id, name],
+            model_load_s=entry.model_load_s * workload.factors[job.id, name],
+            data_preparation_s=entry.data_preparation_s * workload.factors[job.id, name],
+        )
+        for job in workload.jobs
+        for name in workload.profile.classes
+        for entry in workload.profile.entries(job.engine, name)
+    ]
+    return replace(
+        workload,
+        profile=Profile(entries),
+        jobs=tuple(
+            structs.replace(job, engine=EngineName(f"of-{job.id}")) for job in workload.jobs
+        ),
+        factors=dict.fromkeys(workload.factors, 1.0),
+    )
+
+
+def _violations(workload: Workload, **options: str) -> int:
+    return summarize(simulate(workload, scheduling_settings("malleable", options))).violations
+
+
+def _with_hindsight(workload: Workload, violations: int, least: int) -> int:
+    """Return the violations if those jobs give way whose delay, tried in turn, helps others."""
+    jobs = workload.jobs
+    while violations > least:
+        for place, job in enumerate(jobs):
+            giving_way = structs.replace(job, priority=-1)
+            tried = replace(workload, jobs=(*jobs[:place], giving_way, *jobs[place + 1 :]))
+            if (found := _violations(tried)) < violations:
+                violations, jobs = found, tried.jobs
+                break
+        else:
+            break
+    return violations
+
+
+def parts(workload: Workload) -> dict[str, int]:
+    """Return the violations of `malleable` and the bound, and what lies between them.
+
+    These are of `malleable` with no weight on how late a job is; with the actual times; with these
+    and a longer search; and with that, or knowledge of the jobs that should give way.
+    """
+    known = informed(workload)
+    exact, least = _violations(known), violations_at_least(workload)
+    with (
+        patch.object(replan, "Planner", LongSearch),
+        patch.object(malleable, "MAX_JOBS", _MORE_JOBS),
+    ):
+        searched = _violations(known)
+    return {
+        "malleable": _violations(workload),
+        "any tail": _violations(workload, excess="0"),
+        "actual times": exact,
+        "longer search": searched,
+        "hindsight": min(searched, _with_hindsight(known, exact, least)),
+        "bound": least,
+    }
+
+
 def main() -> None:
     """Print the means over the cases."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight", description=__doc__)
     parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("0-19"))
     parser.add_argument("--policies", default="synergai,malleable")
     parser.add_argument("--error", type=float, default=0.15, help="of estimates, in logarithms")
+    parser.add_argument("--whole", action="store_true", help="24 jobs, and what explains the gap")
     options = parser.parse_args()
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
-    rows = []
-    for experiment in EXPERIMENTS:
+    table: dict[str, dict[str, float]] = {}
+    for name, experiment in EXPERIMENTS.items():
         cases = [
-            figures(
-                drawn_case(profile, experiment, seed, options.error), options.policies.split(",")
+            parts(draw(profile, experiment, seed, estimate_error=options.error))
+            if options.whole
+            else figures(
+                drawn_case(profile, name, seed, options.error), options.policies.split(",")
             )
             for seed in options.seeds
         ]
-        means = {name: fmean(case[name] for case in cases) for name in cases[0]}
-        rows.append([experiment, *(f"{mean:.2f}" for mean in means.values())])
-    print_table(("violations", *means), rows)
+        table[name] = {key: fmean(case[key] for case in cases) for key in cases[0]}
+    columns = list(table[name])
+    table["sum"] = {key: sum(means[key] for means in table.values()) for key in columns}
+    print_table(
+        ("violations", *columns),
+        [[row, *(f"{mean:.2f}" for mean in means.values())] for row, means in table.items()],
+    )
 
 
 if __name__ == "__main__":

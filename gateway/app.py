@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.calls.requests.held import HeldRequests
@@ -10,6 +11,7 @@ from gateway.calls.requests.inference import Inference
 from gateway.calls.requests.staged import StagedRequests
 from gateway.calls.servicers.engines import EngineCalls
 from gateway.calls.servicers.inference import InferenceCalls
+from gateway.calls.servicers.jobs import JobResults
 from gateway.components import (
     EntryComponents,
     FleetComponents,
@@ -25,7 +27,7 @@ from gateway.deployment.planning import Planning
 from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
-from gateway.entry.access.worker_rules import WorkerRules
+from gateway.entry.access.workers import WorkerRules
 from gateway.hub.control_reports import ControlReports, OfferedEngines
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements
@@ -33,13 +35,12 @@ from gateway.hub.rollouts import Rollouts
 from gateway.hub.store.transfers import BUSY_BYTES_PER_S, BYTES_PER_S, Pacer
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs, Retention
-from gateway.jobs.results import JobResults
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
 from synergai.v1 import hub_pb2
-from synergai.wire.tls import server_context
+from synergai.wire.credentials import server_context
 from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ def build_deployment(
     storage: StorageComponents,
     fleet: FleetComponents,
     placements: Placements,
+    jobs: JobComponents,
 ) -> DeploymentController | None:
     """Deploy engines of the store in stages from now on; return None if that is not allowed."""
     config, store, workers = base.config, storage.store, fleet.dispatcher.workers
@@ -230,6 +232,7 @@ def build_deployment(
         workers,
         fleet.model_control.load,
         fleet.dispatcher.core.queued_engines,
+        jobs.submitted.engines,
         base.clock.now,
     )
     base.tasks.start(controller.run())
@@ -276,7 +279,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
-        deployment = build_deployment(base, storage, fleet, agents.placements)
+        deployment = build_deployment(base, storage, fleet, agents.placements, jobs)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,
@@ -287,7 +290,9 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             base.clock,
             storage.journal.epoch,
         )
-        held = HeldRequests(inference, versions, admission)
+        staged = StagedRequests(inference, versions, admission)
+        begin_staged = partial(staged.begin_staged, charged=True)
+        held = HeldRequests(inference, begin_staged, versions, admission)
         base.metrics.add_gauge(
             "queue_depth",
             "Jobs and requests that wait for a worker.",
@@ -296,7 +301,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         calls = InferenceCalls(
             inference,
             held,
-            StagedRequests(inference, versions, admission),
+            staged,
             fleet.catalogue.stages,
             _make_tracing(base),
         )

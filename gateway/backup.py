@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access import enrolments
-from gateway.entry.access.enrolments import EnrolmentStore
+from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile
 from gateway.journal import archive
 from gateway.journal.data_store import DIRECTORY
@@ -39,7 +38,7 @@ _FOLDERS: Final = (
     "store/engines",  # before the content that the records name
     "store/content",
 )
-_SMALL_FILES: Final = (POLICY_FILE, enrolments.FILE)
+_SMALL_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
 _RESTORED: Final = (DATABASE, DIRECTORY, "store", "dictionary.db", *_SMALL_FILES)
 """What a restore replaces: everything whose name begins so."""
 _LIST: Final = "backup.json"
@@ -72,10 +71,6 @@ def back_up(state: Path, target: Path, settings: Path | None = None) -> Backup:
 
     Args:
         settings: a folder to copy as well, such as ``/etc/synergai``.
-
-    Raises:
-        NotFound: there is no state of a gateway.
-        InvalidInput: the target exists, or a file cannot be copied.
     """
     if not any((state / name).exists() for name in (DATABASE, CLUSTER)):
         raise NotFound(f"there is no journal in {state}; name the gateway's directory with --state")
@@ -118,10 +113,6 @@ def restore(state: Path, source: Path, settings: Path | None = None) -> Backup:
 
     Args:
         settings: where to put the settings of the backup; None to leave them.
-
-    Raises:
-        InvalidInput: the backup is damaged or incomplete, or of another version.
-        Unavailable: a gateway uses the directory.
     """
     backup = _read(source)
     if not backup.has_journal and (state / DATABASE).exists():

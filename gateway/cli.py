@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.installer import SERVICE, GatewayInstallation, removal_steps
-from gateway.journal.files import check_leads, is_running
+from gateway.journal.files import DATABASE, check_leads, is_running
 from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_facts, print_json, print_table
@@ -21,7 +22,7 @@ from synergai.cli.process import serve_instead
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
-from synergai.runtime.files import write_atomic
+from synergai.runtime.files import StateDamaged, write_atomic
 from synergai.runtime.installation import read_shipped
 from synergai.runtime.paths import dictionary_path, gateway_state
 from synergai.runtime.setting_types import parse_duration
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gateway.backup import Backup
-    from gateway.entry.access.enrolments import EnrolledWorker, EnrolmentStore
+    from gateway.entry.access.workers import EnrolledWorker, EnrolmentStore
 
 _LONGEST_S: Final = 30 * 366 * 86_400.0
 
@@ -144,18 +145,14 @@ def check(state: State = None, as_json: AsJson = False) -> None:
 
 
 def _check(state: Path) -> Iterator[_Checked]:
-    from gateway.entry.access.enrolments import FILE, EnrolmentStore
+    from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
     from gateway.fleet.versions import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
 
-    try:
-        journal = check_journal(state)
-    except NotFound:
-        pass
-    else:
-        yield _Checked(journal.path, journal.fault)
+    with suppress(NotFound):
+        yield _Checked(state / DATABASE, check_journal(state))
     for name, read in (
-        (FILE, EnrolmentStore(state).workers),
+        (ENROLMENTS_FILE, EnrolmentStore(state).workers),
         (POLICY_FILE, PolicyFile(state).read),
     ):
         if (state / name).exists():
@@ -226,7 +223,6 @@ def _print_backup(folder: Path, made: Backup) -> None:
 def _fault(read: Callable[[], object]) -> str:
     """Return why a state file cannot be read; empty if it can."""
     from synergai.profiles.store import DictionaryDamaged
-    from synergai.runtime.files import StateDamaged
 
     try:
         read()
@@ -302,8 +298,6 @@ def enroll(
 @workers_app.command("list", epilog="Example: [bold]synergai gateway workers list[/bold]")
 def list_workers(as_json: AsJson = False, state: State = None) -> None:
     """List the enrolled workers, connected or not."""
-    from synergai.cli.output import print_json, print_table
-
     workers = _enrolments(state or gateway_state()).workers()
     if as_json:
         print_json([_describe(worker) for worker in workers])
@@ -325,7 +319,7 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
 
 
 def _enrolments(directory: Path) -> EnrolmentStore:
-    from gateway.entry.access.enrolments import EnrolmentStore
+    from gateway.entry.access.workers import EnrolmentStore
 
     is_running(directory)  # raises if it is no gateway's
     check_leads(directory)

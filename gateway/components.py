@@ -34,12 +34,19 @@ from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.counts import OTHER
-from gateway.monitoring.metrics import Metrics, conflict_family, counter, gauge, worker_families
+from gateway.monitoring.metrics import (
+    MetricFamily,
+    Metrics,
+    conflict_family,
+    counter,
+    gauge,
+    worker_families,
+)
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import ProfilesRemoved
 from synergai.fleet_page.page_state import PageState
-from synergai.profiles.service import ProfileService
+from synergai.profiles.service import DictionaryChanges, ProfileService
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.runtime.tasks import TaskBag
@@ -51,9 +58,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
-    from gateway.monitoring.metrics import MetricFamily
     from synergai.profiles.dictionary import ProfileEntry
-    from synergai.profiles.service import DictionaryChanges
 
 
 @dataclass(frozen=True)

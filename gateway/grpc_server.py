@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import grpc
 
-from synergai.errors import NotSupported
+from synergai.errors import NotSupported, SynergaiError
 from synergai.runtime.resources import MAX_DESCRIPTORS
 from synergai.wire import rpc
+from synergai.wire.credentials import server_context, server_credentials
 from synergai.wire.native.server import NativeServer
-from synergai.wire.tls import server_context, server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
-    from synergai.errors import SynergaiError
     from synergai.wire.grpcio_server import GrpcioServer
     from synergai.wire.server_call import Interceptor, ServerCall
 

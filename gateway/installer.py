@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.entry.access.exposure import check_before_start
+from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,
     RemovePath,
     RunCommand,
+    Step,
     WriteFile,
     check_programs,
     read_unit,
 )
 from synergai.runtime.setting_types import validate_address
+from synergai.runtime.settings import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from synergai.runtime.installation import Step
 
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
 """The settings that the options of an installation give."""
@@ -66,11 +68,6 @@ class GatewayInstallation:
 
     def refusal(self, root: Path) -> str:
         """Return why the gateway will refuse to start once it is installed, or nothing."""
-        # Imported here: they are slow to import.
-        from gateway.entry.access.exposure import check_before_start
-        from gateway.gateway_settings import GatewaySettings
-        from synergai.runtime.settings import options_of
-
         try:
             written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
             written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))

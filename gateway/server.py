@@ -17,13 +17,13 @@ from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
 from gateway.calls.http.pages import monitoring_routes, page_routes
 from gateway.calls.http.rest import RestCalls
-from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls
+from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls, explain
 from gateway.calls.servicers.health import HealthServicer
 from gateway.calls.servicers.inference import InferenceServicer
 from gateway.calls.servicers.jobs import JobsServicer
 from gateway.calls.servicers.store import StoreServicer
 from gateway.entry.access.caller import current_caller
-from gateway.entry.call_guard import CallGuardInterceptor, guard
+from gateway.entry.call_guard import CallGuard, CallGuardInterceptor, guard
 from gateway.grpc_server import (
     UNSUPPORTED_METHODS,
     bind_server,
@@ -31,7 +31,6 @@ from gateway.grpc_server import (
     reflection_handlers,
     unimplemented,
 )
-from gateway.jobs.explanations import explain
 from gateway.standby import select_this_pod
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import ready_file
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from gateway.entry.call_guard import CallGuard
     from gateway.gateway_settings import GatewaySettings
     from gateway.grpc_server import GrpcServer
     from synergai.errors import SynergaiError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from grpc_health.v1 import health_pb2
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.entry.access.exposure import check_before_start
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
 
     from gateway.gateway_settings import GatewaySettings
     from synergai.wire.server_call import ServerCall

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 _NAMED: Final = 5
 """Known engines that an error names."""
 _QUOTED: Final = 40
@@ -169,8 +168,8 @@ class Infeasible(Overloaded):
         )
 
 
-class ResponseTooLarge(Overloaded):
-    """The response exceeds the size limit of a message; unlike other overload, it will again."""
+class MessageTooLarge(Overloaded):
+    """A message exceeds the size limit; unlike other overload, it will again."""
 
 
 class QuotaExceeded(Overloaded):

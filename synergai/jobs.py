@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from synergai.domain import validate_accuracy
+from synergai.domain import Configuration, JobId, WorkerId, validate_accuracy
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Overloaded, SynergaiError
 from synergai.names import (
     FIRST_VERSION,
@@ -22,8 +22,6 @@ from synergai.names import EngineName as EngineName  # part of the job
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from synergai.domain import Configuration, JobId, WorkerId
 
 
 class JobState(enum.Enum):

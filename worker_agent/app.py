@@ -13,8 +13,8 @@ from synergai.errors import Unavailable
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.files import lock_directory, ready_file
-from worker_agent.agent_settings import TOKEN_VARIABLE
-from worker_agent.hub_client.client import HubClient
+from worker_agent.agent_settings import TOKEN_VARIABLE, AgentSettings, WorkerSettings
+from worker_agent.hub_client.client import HubClient, HubLink
 from worker_agent.hub_client.remote import open_link
 from worker_agent.inventory import Inventory
 from worker_agent.machine import open_machine, plan_workers
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import EngineName
-    from worker_agent.agent_settings import AgentSettings, WorkerSettings
-    from worker_agent.hub_client.client import HubLink
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +144,8 @@ class Agent:
                 for session in pinned
                 for worker in self._workers_for(session.configuration.execution_provider)
             ]
-            await asyncio.gather(*filter(None, loads), return_exceptions=True)
+            started = (load for load in loads if isinstance(load, asyncio.Task))
+            await asyncio.gather(*started, return_exceptions=True)
             # The failure of a loop is a bug, and ends the agent.
             loops = await stack.enter_async_context(asyncio.TaskGroup())
             for worker in self._workers:

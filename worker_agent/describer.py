@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, Engine, Session, UnusedVariant, Variant
+from synergai.domain import (
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    TensorSpec,
+    UnusedVariant,
+    Variant,
+)
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError, Unavailable
 from synergai.models.definition import ADVICE
 from synergai.models.descriptions import (
@@ -29,17 +37,15 @@ from synergai.models.formats.model_files import list_files
 from synergai.runtime.text import printable
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.hosts.memory import TooLarge
+from worker_agent.hosts.memory import HostMemory, TooLarge
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
     from pathlib import Path
 
-    from synergai.domain import EngineName, TensorSpec
     from synergai.models.directories import ModelDirectories
     from synergai.models.directory import EngineDefinition
-    from worker_agent.hosts.memory import HostMemory
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[EngineDescription]]
 
@@ -57,7 +63,7 @@ _TRIED_SOON: Final = "it is loaded again within minutes"
 _log = logging.getLogger(__name__)
 
 
-class Stamp(NamedTuple):
+class _Stamp(NamedTuple):
     """State of a file; a file with the same one has the same content."""
 
     inode: int
@@ -69,7 +75,7 @@ class EngineSnapshot(NamedTuple):
     """An engine as it was found; without stamps if it has a fault, or was being changed."""
 
     definition: EngineDefinition
-    stamps: tuple[Stamp, ...]
+    stamps: tuple[_Stamp, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -82,7 +88,7 @@ def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]
     return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
 
 
-def stamps_of(definition: EngineDefinition) -> tuple[Stamp, ...]:
+def stamps_of(definition: EngineDefinition) -> tuple[_Stamp, ...]:
     """Return the states of an engine's files; empty if it has a fault, or they change."""
     if definition.fault:
         return ()
@@ -92,7 +98,7 @@ def stamps_of(definition: EngineDefinition) -> tuple[Stamp, ...]:
         stats = [path.stat() for path in (*files, *_inputs(definition))]
     except (InvalidInput, OSError):
         return ()
-    return tuple(Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+    return tuple(_Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
 def is_complete(definition: EngineDefinition) -> bool:
@@ -148,7 +154,7 @@ def faulty_engine(definition: EngineDefinition, fault: str, *, too_large: bool =
     return replace(_undescribed(definition, fault), too_large=too_large)
 
 
-def described_engine(
+def _described_engine(
     definition: EngineDefinition, models: Sequence[Model], unused: Iterable[UnusedVariant]
 ) -> Engine:
     """Return an engine as its first model describes it, with the variants that it has."""
@@ -185,7 +191,7 @@ def described_engine(
     )
 
 
-def check_alike(model: Model, first: Model) -> None:
+def _check_alike(model: Model, first: Model) -> None:
     """Check that clients need not know which of two variants answers."""
     ours, theirs = model.description, first.description
     for what in ("inputs", "outputs"):
@@ -287,7 +293,8 @@ class Describer:
                 models = [await self._describe_model(definition, inspect)]
         except (LoadHung, Unavailable) as error:
             self._not_loaded.add(name)
-            return faulty_engine(definition, str(error))
+            too_large = isinstance(error.__cause__, TooLarge)
+            return faulty_engine(definition, str(error), too_large=too_large)
         except SynergaiError as error:
             self._not_loaded.discard(name)
             self._doubted.discard(name)
@@ -296,7 +303,7 @@ class Describer:
         # Only now: until the load has ended, one that is requested meanwhile waits for it.
         self._not_loaded.discard(name)
         self._doubted.discard(name)
-        engine = described_engine(definition, models, unused)
+        engine = _described_engine(definition, models, unused)
         if engine.unverified:
             _log.warning(
                 "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
@@ -318,7 +325,7 @@ class Describer:
             try:
                 model = await self._describe_model(definition.of_variant(variant.name), inspect)
                 if found:
-                    check_alike(model, found[0])
+                    _check_alike(model, found[0])
             except SynergaiError as error:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
@@ -359,7 +366,7 @@ class Describer:
                 if description is None and not isinstance(error, Unavailable):
                     raise
                 self._interrupted.add(definition.name)
-                raise Unavailable(f"{error}; {_TRIED_SOON}") from None
+                raise Unavailable(f"{error}; {_TRIED_SOON}") from error
             self._known[key] = description = loaded
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
         digest = "" if differs else found.model

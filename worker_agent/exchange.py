@@ -21,12 +21,12 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1.hub_pb2 import Wanted
-from synergai.wire.limits import MAX_HELD_BYTES
+from synergai.wire.credentials import server_context
+from synergai.wire.limits import MAX_HELD_BYTES, PROBE_BYTES
 from synergai.wire.request_codec import iter_fields, request_parts, split_response
-from synergai.wire.tls import server_context
 from synergai.wire.validation import EXIT
 from synergai.wire.work_messages import RelayedTensors, Reports
-from synergai.wire.work_socket import WorkSocketServer
+from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from worker_agent.peers import Peers
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.work_socket import WorkSocket
 
 LEAST_BYTES: Final = 16 << 10
 """Smaller responses are reported with their contents, which costs less than to pull them."""
@@ -49,7 +48,7 @@ A query that waits for its next stage longer than that begins again.
 _TOKEN_BYTES: Final = 16
 MOST_PULLS: Final = 64
 """Pulls of one connection that wait for others."""
-RELAYED_S: Final = 10.0
+_RELAYED_S: Final = 10.0
 """Longest time until the gateway has relayed tensors."""
 
 
@@ -98,6 +97,12 @@ class HeldTensorStore:
         self._entries[token] = _Entry(owner, parts, size, self._clock())
         self.used_bytes += size
         return Holding(rest, token, size)
+
+    def hold_zeros(self, owner: object, token: str) -> None:
+        """Hold zeros that measure a link, if there is room for them."""
+        if self.used_bytes + PROBE_BYTES <= self._limit_bytes:
+            self._entries[token] = _Entry(owner, (bytes(PROBE_BYTES),), PROBE_BYTES, self._clock())
+            self.used_bytes += PROBE_BYTES
 
     def get(self, token: str) -> Sequence[Buffer] | None:
         """Return tensors as parts of ``raw_input_contents`` of the next stage's request."""
@@ -234,12 +239,17 @@ class Pulls:
         if waiting is not None and not waiting.done():
             waiting.set_result(tensors.contents)
 
+    async def pull_directly(self, pull: Pull) -> Buffer | None:
+        """Return tensors from the agent that holds them; None if it cannot be reached."""
+        if not pull.address:
+            return None
+        address = self._gateway_host + pull.address if pull.address[0] == ":" else pull.address
+        return await self._peers.pull(pull, address)
+
     async def _fetch(self, pull: Pull) -> Sequence[Buffer]:
-        if pull.address:
-            address = self._gateway_host + pull.address if pull.address[0] == ":" else pull.address
-            contents = await self._peers.pull(pull, address)
-            if contents is not None:
-                return (contents,) if len(contents) else ()
+        contents = await self.pull_directly(pull)
+        if contents is not None:
+            return (contents,) if len(contents) else ()
         return await self._relay(pull)
 
     async def _relay(self, pull: Pull) -> Sequence[Buffer]:
@@ -249,7 +259,7 @@ class Pulls:
             waiting = self._relayed[token] = asyncio.get_running_loop().create_future()
             self._send(Reports(wanted=(Wanted(token=token, worker_id=pull.worker_id),)))
         try:
-            async with asyncio.timeout(RELAYED_S):
+            async with asyncio.timeout(_RELAYED_S):
                 return await asyncio.shield(waiting)
         except TimeoutError:
             return ()

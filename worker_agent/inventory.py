@@ -24,7 +24,7 @@ from worker_agent.describer import (
     stamps_of,
     take_snapshots,
 )
-from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.hosts.memory import CrowdedOut, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
     from worker_agent.describer import Inspect
-    from worker_agent.hosts.memory import HostMemory
 
     OnDescribed: TypeAlias = Callable[[Engine], object]
 
@@ -60,7 +59,7 @@ class _Outdated(Exception):
     """An engine has changed before its turn to be loaded."""
 
 
-class Slots:
+class _Slots:
     """Slots for work. One work that takes long may give its slot back, so that others begin."""
 
     def __init__(self, count: int) -> None:
@@ -163,7 +162,7 @@ class Inventory:
         parallel = parallel or max(1, min(_MAX_PARALLEL, usable_cores() - 1))
         if memory is not None and memory.limit_bytes:
             parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
-        self._slots = Slots(parallel)
+        self._slots = _Slots(parallel)
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect

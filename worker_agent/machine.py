@@ -59,11 +59,7 @@ class WorkerPlan:
 def plan_workers(
     settings: WorkerSettings, cores: int, modes: Sequence[PowerMode], offers: Offers
 ) -> list[WorkerPlan]:
-    """Return the workers of a machine with these usable cores, power modes and providers.
-
-    Raises:
-        InvalidInput: the settings exclude one another, or no provider can be used.
-    """
+    """Return the workers of a machine with these usable cores, power modes and providers."""
     beside = [choice for choice in offers.choices if choice.parallel]
     here = tuple(choice for choice in offers.choices if not choice.parallel)
     if modes and (beside or settings.places):

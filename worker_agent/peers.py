@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
 
-DIAL_S: Final = 2.0
+_DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0
 """Time without a byte after which a pull has stalled."""
 LONGEST_S: Final = 30.0
 """Time after which a pull has stalled even if bytes keep arriving."""
-AVOIDED_S: Final = 5.0
+_AVOIDED_S: Final = 5.0
 """Time for which an address is not tried again after it could not be reached, or a stall."""
 MOST_PULLS: Final = 16
 """Pulls that wait for their answers on one connection."""
@@ -94,7 +94,7 @@ class Peers:
 
     def _avoid(self, address: str) -> None:
         self._avoided_until.pop(address, None)
-        self._avoided_until[address] = time.monotonic() + AVOIDED_S
+        self._avoided_until[address] = time.monotonic() + _AVOIDED_S
         if len(self._avoided_until) > MOST_LINKS:
             del self._avoided_until[next(iter(self._avoided_until))]
 
@@ -143,7 +143,7 @@ class _Connection:
         host, _, port = address.rpartition(":")
         connection = cls(max_message_bytes)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(DIAL_S):
+        async with asyncio.timeout(_DIAL_S):
             transport, _ = await loop.create_connection(
                 lambda: connection.socket,
                 host.strip("[]"),

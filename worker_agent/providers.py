@@ -41,7 +41,6 @@ from synergai.runtime.toml_file import sentence
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
 _EMULATED: Final = "Emulated"
 CPU: Final = "CPU"
 """Name of the default provider in settings; configurations have an empty name for it."""

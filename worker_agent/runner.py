@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
+from worker_agent.hosts.memory import TooLarge
 from worker_agent.work_item import DRAINING, ENDED, FEEDING, QUEUED, Failure, ItemReporter, WorkItem
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from synergai.domain import Engine, EngineName, Session
     from worker_agent.hosts.power_modes import PowerModeHosts
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import RunEnded
@@ -162,7 +162,8 @@ class Runner:
         if engine is None:
             return Failure(Fault.UNKNOWN_ENGINE, f"this worker has no engine {name!r}")
         if engine.fault:
-            return Failure(Fault.ENGINE_BROKEN, engine.fault)
+            fault = Fault.OUT_OF_MEMORY if engine.too_large else Fault.ENGINE_BROKEN
+            return Failure(fault, engine.fault)
         variant = item.session.configuration.variant
         if variant and not engine.has_variant(variant):
             detail = f"engine {name!r} has no variant {variant!r} here"
@@ -341,7 +342,7 @@ class Runner:
         match error:
             case ConfigurationUnusable():
                 return Failure(Fault.CONFIGURATION_UNUSABLE, str(error))
-            case OutOfMemory():
+            case OutOfMemory() | TooLarge():
                 return Failure(Fault.OUT_OF_MEMORY, str(error))
             case Unavailable():
                 return Failure(Fault.HOST_DIED, str(error))

@@ -12,29 +12,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import BatchTimes, Fault, Outcome, Session
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire.job_inputs import split_input, without_version
 from synergai.wire.work_messages import Reports
-from worker_agent.ipc import Tally
+from worker_agent.ipc import RunEnded, Tally
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
-    from synergai.domain import BatchTimes, Session
     from synergai.v1.hub_pb2 import Pull
     from synergai.wire.request_codec import Buffer
     from worker_agent.exchange import Holding
     from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc import RunEnded
 
 _PULLED_AHEAD: Final = 8
 """Inputs whose tensors are being pulled, or were pulled and are not fed yet."""
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""
-STARVED_REPORT_INTERVAL_S: Final = 0.01
+_STARVED_REPORT_INTERVAL_S: Final = 0.01
 """The same, while there is no further input to feed."""
 REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
@@ -373,7 +371,7 @@ class ItemReporter:
         While others run, the report waits for a few of them.
         """
         if self._responses and (
-            idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S
+            idle or self._clock() - self._reported_at >= _STARVED_REPORT_INTERVAL_S
         ):
             self._report_progress()
 

@@ -22,8 +22,8 @@ from synergai.runtime.resources import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters
-from synergai.wire.hub import HUB_VERSION
-from worker_agent.hosts.memory import ENFORCEMENT
+from synergai.wire.limits import HUB_VERSION
+from worker_agent.hosts.memory import ENFORCEMENT, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.sessions import SessionChange
@@ -160,17 +160,29 @@ class LocalWorker:
         await self._describe_again(session.engine)
         while not self.hosts.is_closing:
             load = self.start_load(session, preload=preload, limit_s=limit_s)
-            if load is None:
-                error = self._load_refusal(session)
-                self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
+            if isinstance(load, EngineUnusable):
+                self.hub.send_session_changed(SessionChange(session, resident=False, error=load))
                 return
             await asyncio.wait([load])
             if not load.cancelled():  # the pool has reported the result
                 return
             # The engine's files were replaced meanwhile.
 
-    def _load_refusal(self, session: Session) -> EngineUnusable:
-        """Return why the load of a session cannot be started."""
+    def unload_session(self, session: Session) -> None:
+        """Unload `session` if it is idle."""
+        self._unloads.start(self.hosts.unload(session))
+
+    def start_load(
+        self, session: Session, *, preload: bool = False, limit_s: float = math.inf
+    ) -> asyncio.Task[HostProcess] | EngineUnusable:
+        """Load `session`; return the reason if there is no such usable engine or configuration."""
+        if (refusal := self._load_refusal(session)) is not None:
+            _log.warning("cannot load %s: %s", session, refusal)
+            return refusal
+        return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
+
+    def _load_refusal(self, session: Session) -> EngineUnusable | None:
+        """Return why a session cannot be loaded here; None if it can."""
         engine = self._engines.get(session.engine)
         configuration = session.configuration
         if configuration.base not in self.configurations:
@@ -181,30 +193,10 @@ class LocalWorker:
         variant = configuration.variant
         if engine is not None and variant and not engine.has_variant(variant):
             return ConfigurationUnusable(f"it has no variant {variant!r} here")
-        reason = f"it cannot be loaded here with {configuration}"
-        if engine is not None and engine.fault:
-            reason += f": {engine.fault}"
-        return EngineUnusable(reason)
-
-    def unload_session(self, session: Session) -> None:
-        """Unload `session` if it is idle."""
-        self._unloads.start(self.hosts.unload(session))
-
-    def start_load(
-        self, session: Session, *, preload: bool = False, limit_s: float = math.inf
-    ) -> asyncio.Task[HostProcess] | None:
-        """Load `session`; return None if there is no such usable engine or configuration."""
-        engine = self._engines.get(session.engine)
-        configuration = session.configuration
-        if (
-            engine is None
-            or engine.fault
-            or (configuration.variant and not engine.has_variant(configuration.variant))
-            or configuration.base not in self.configurations
-        ):
-            _log.warning("cannot load %s: no such usable engine or configuration", session)
-            return None
-        return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
+        if engine is None or engine.fault:
+            fault = "" if engine is None else f": {engine.fault}"
+            return EngineUnusable(f"it cannot be loaded here with {configuration}{fault}")
+        return None
 
     # --- worker_agent.hub_client.client.ControlHandler ------------------------------------
 
@@ -276,7 +268,8 @@ class LocalWorker:
         if isinstance(change.error, ConfigurationUnusable) or engine is None:
             return
         if isinstance(change.error, EngineUnusable):
-            self._on_engine_fault(replace(engine, fault=str(change.error)))
+            too_large = isinstance(change.error, TooLarge)
+            self._on_engine_fault(replace(engine, fault=str(change.error), too_large=too_large))
 
     def _configurations_unusable(self, engine: EngineName) -> None:
         sessions = self.hosts.unusable_sessions()

@@ -78,6 +78,7 @@ class DeploymentController:
         workers: those of the fleet at any time.
         load: loads an engine on some of the workers that have it, or without any on all.
         queued: returns the engines of the queries that wait for a worker.
+        with_jobs: returns the engines whose jobs have not all ended.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class DeploymentController:
         workers: Mapping[WorkerId, ConnectedWorker],
         load: Callable[[EngineName, Collection[str]], Awaitable[None]],
         queued: Callable[[], Set[EngineName]],
+        with_jobs: Callable[[], Set[EngineName]],
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -98,9 +100,11 @@ class DeploymentController:
         self._catalogue = versions.catalogue
         self._workers = workers
         self._queued = queued
+        self._with_jobs = with_jobs
         self._clock = clock
         # None if the store has changed since.
         self._stored: StoredEngines | None = None
+        self._candidates: Set[EngineName] = frozenset()
         self._wanted: dict[EngineName, WantedEngine] = {}
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
@@ -112,6 +116,7 @@ class DeploymentController:
         self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
         store.follow(self._on_stored_changed)
+        self._catalogue.deploys = self._deploys
 
     def _on_stored_changed(self) -> None:
         self._stored = None
@@ -120,6 +125,21 @@ class DeploymentController:
         if self._stored is None:
             self._stored = stored_engines(self._store)
         return self._stored
+
+    def _deploys(self, engine: EngineName) -> bool:
+        """Return whether an engine has stages of the gateway, or will once there is the memory."""
+        made, wanted = self._now_stored().stages.get(engine), self._wanted.get(engine)
+        if made is not None and made.made:
+            return True
+        if engine in self._candidates and (wanted is None or wanted.is_possible):
+            return True
+        stored = self._store.of(engine)
+        offers = (worker.engines.get(engine) for worker in self._workers.values())
+        return (
+            stored is not None
+            and self._planning.may_cut(stored)
+            and any(offer is not None and offer.too_large for offer in offers)
+        )
 
     def deployments(self) -> list[EngineDeployment]:
         """Return the engines that are deployed in stages, or need to be."""
@@ -185,7 +205,8 @@ class DeploymentController:
             return
         stored = self._now_stored()
         stages = stored.stages
-        candidates = await self._planning.candidates(stored)
+        candidates = await self._planning.candidates(stored, self._with_jobs())
+        self._candidates = candidates.keys()
         self._plan(candidates, stages)
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
@@ -251,7 +272,7 @@ class DeploymentController:
         """Return whether nobody needs the stages of an engine that is not to be deployed."""
         if self._store.of(engine) is None:
             return True
-        if engine in self._catalogue.unloaded or not self._workers:
+        if engine in self._catalogue.unloaded | self._with_jobs() or not self._workers:
             return False
         name, version = split_version(engine)
         policy = self._versions.policy(name)
@@ -263,7 +284,7 @@ class DeploymentController:
         wanted = self._wanted.get(answering)
         if wanted is not None and wanted.routes and answering not in self._loading:
             return False
-        return self._catalogue.serves(answering) or self._catalogue.is_staged(answering)
+        return self._catalogue.answers(answering)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -338,11 +359,11 @@ class DeploymentController:
                 continue
             async with self._workshop.turn:
                 await self._workshop.bring(stored)
-                await self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1]))
-                for stage in missing.intersection(chain):
-                    placement = _placement(stages[stage])
-                    name = stage_name(stored.name, *stage)
-                    await self._workshop.publish(name, stored.version, placement)
+                async with self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1])):
+                    for stage in missing.intersection(chain):
+                        placement = _placement(stages[stage])
+                        name = stage_name(stored.name, *stage)
+                        await self._workshop.publish(name, stored.version, placement)
             missing.difference_update(chain)
 
     async def _place(

@@ -93,7 +93,7 @@ def wanted_versions(versions: Versions, engine: str, highest: int) -> Iterator[E
     yield versioned(engine, policy.target or policy.base or str(highest))
     if policy.target:
         base = versioned(engine, policy.base)
-        if not (catalogue.serves(base) or catalogue.is_staged(base)):
+        if not catalogue.answers(base):
             yield base
 
 
@@ -142,6 +142,7 @@ def fleet_of(workers: Sequence[ConnectedWorker], limits: Mapping[WorkerId, int])
         Pair,
     )
     from synergai.core.routes.links import GATEWAY
+    from synergai.domain import MAX_THREADS
 
     def memory_mb(worker: ConnectedWorker) -> dict[str, float]:
         known = filter(None, (memory_bytes(worker), limits.get(worker.id, 0)))
@@ -163,7 +164,13 @@ def fleet_of(workers: Sequence[ConnectedWorker], limits: Mapping[WorkerId, int])
                 )
     return FleetFile(
         workers=tuple(
-            FleetWorker(id=each.id, worker_class=each.worker_class, **memory_mb(each))
+            FleetWorker(
+                id=each.id,
+                worker_class=each.worker_class,
+                cores=min(each.engine_cores or each.cores, MAX_THREADS),
+                query_s=each.query_s,
+                **memory_mb(each),
+            )
             for each in workers
         ),
         pairs=tuple(pairs),

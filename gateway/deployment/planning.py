@@ -15,6 +15,7 @@ from gateway.deployment.observed import (
     wanted_versions,
 )
 from gateway.deployment.planning_process import plan
+from gateway.deployment.probing import LinkProbes
 from gateway.deployment.stage_times import StageTimes
 from gateway.fleet.links import known_links
 from synergai.core.routes.deployment import (
@@ -31,7 +32,7 @@ from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -54,6 +55,8 @@ RETRY_S: Final = 30.0
 CHANGE: Final = 0.25
 """Relative change that is planned for: of the time of a stage, the speed of a link, or how much
 longer others take on a worker because of an engine."""
+_MOST_PLANS: Final = 3
+"""Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.9
 """Memory that is planned with, of what a stage would take that could not be loaded."""
 _AGAIN_S: Final = 10.0
@@ -134,6 +137,7 @@ class Planning:
         self._planner = planner
         self._objective = objective
         self._clock = clock
+        self._probes = LinkProbes(workers, clock)
         self.times = StageTimes()
         self.plans = 0
         self.tasks = TaskBag()
@@ -163,15 +167,25 @@ class Planning:
             limit = min(limit, known)
         self._limits[worker.id] = worker.instance, limit
 
-    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
-        """Return the engines that may need stages, or have some that the gateway has made."""
+    async def candidates(
+        self, engines: StoredEngines, with_jobs: Set[EngineName]
+    ) -> dict[EngineName, Candidate]:
+        """Return the engines that may need stages, or have some that the gateway has made.
+
+        Jobs keep their version: it counts if it cannot answer them.
+        """
         found, catalogue = {}, self._versions.catalogue
         names = (
             name
             for engine, highest in sorted(engines.highest.items())
             for name in wanted_versions(self._versions, engine, highest)
         )
-        for name in names:
+        former = (
+            each
+            for each in sorted(with_jobs)
+            if split_version(each)[0] in engines.highest and not catalogue.answers(each)
+        )
+        for name in dict.fromkeys((*names, *former)):
             stored, made = self._store.of(name), engines.stages.get(name)
             if stored is None or not can_be_cut(stored) or name in catalogue.unloaded:
                 continue
@@ -187,6 +201,10 @@ class Planning:
             if workers and (made is not None or cutting == "auto" or needs):
                 found[name] = Candidate(stored, cutting, workers, fault)
         return found
+
+    def may_cut(self, stored: StoredVersion) -> bool:
+        """Return whether a version may be cut, as far as that has been read."""
+        return can_be_cut(stored) and self._cuttings.get(stored.digest, self._cutting) != "never"
 
     async def _cutting_of(self, stored: StoredVersion) -> tuple[Cutting, str]:
         """Return when a version may be cut, and why that cannot be read."""
@@ -210,10 +228,7 @@ class Planning:
             for each in self.times.of(name)
         }
         if figures:  # links of an engine that nobody uses do not matter
-            figures |= {
-                _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
-                for (source, target), link in known_links(workers).items()
-            }
+            figures |= _speeds(workers)
         if len(candidates) > 1:  # an engine gets all that its workers have otherwise
             figures |= {
                 _Cause("the load of", name, f"on {worker.id}"): slowdown(
@@ -273,9 +288,21 @@ class Planning:
         brought = {name: one for name, one in candidates.items() if name not in faults}
         if not brought:
             return [], faults
-        found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
-        self.plans += 1
-        return found, faults
+        found: list[WantedEngine] = []
+        for _ in range(_MOST_PLANS):
+            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
+            self.plans += 1
+            if not await self._probes.measure(found):
+                break
+        self._figures |= _speeds(workers)
+        return [self._with_unknown_links(each) for each in found], faults
+
+    def _with_unknown_links(self, wanted: WantedEngine) -> WantedEngine:
+        """Return what is wanted with the links that were not measured in its reason."""
+        links = ", ".join(" to ".join(pair) for pair in self._probes.unknown([wanted]))
+        if not links:
+            return wanted
+        return replace(wanted, reason=f"{wanted.reason}; links not measured: {links}")
 
     def _end(self, task: asyncio.Task[_Ended]) -> list[WantedEngine]:
         """Return what a plan that has ended wants; it is made again if not all could be read."""
@@ -361,6 +388,14 @@ def _change(figures: Mapping[_Cause, float], planned: Mapping[_Cause, float]) ->
         change = "is known" if before is None else "has risen" if figure > before else "has fallen"
         return what._replace(after=f"{what.after} {change}".lstrip())
     return None
+
+
+def _speeds(workers: Sequence[ConnectedWorker]) -> dict[_Cause, float]:
+    """Return the speeds of the links that are known."""
+    return {
+        _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
+        for (source, target), link in known_links(workers).items()
+    }
 
 
 def _without_version(engine: str) -> str:

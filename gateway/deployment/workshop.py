@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,11 +14,11 @@ from gateway.hub.store.transfers import KEEP_FREE_BYTES, PushKey
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
 from synergai.models.manifest import pack
-from synergai.names import split_version
+from synergai.names import is_stage, split_version
 from synergai.runtime.tasks import run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
     from pathlib import Path
 
     from gateway.hub.store.storage import StoredVersion
@@ -84,9 +84,14 @@ class Workshop:
                 piece = await self._store.read(sha256, offset, _PIECE)
                 await run_to_end(asyncio.to_thread(file.write, piece))
 
-    async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> None:
-        """Make the stages of an engine that is here between cuts."""
-        await split(self.models, engine, cuts)
+    @asynccontextmanager
+    async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> AsyncIterator[None]:
+        """Make the stages of an engine that is here between cuts, and remove them at the end."""
+        try:
+            await split(self.models, engine, cuts)
+            yield
+        finally:
+            await run_to_end(asyncio.to_thread(_remove_stages, self.models))
 
     async def publish(self, stage: EngineName, version: int, placement: Sequence[str]) -> None:
         """Store a stage that was made, with a placement."""
@@ -98,14 +103,17 @@ class Workshop:
         data = package.manifest.encode()
         digest, _, missing = await self._store.open(GATEWAY, name, version, data, placement)
         key = PushKey(GATEWAY.name, name, version, digest)
-        for content in missing:
-            path, offset = package.paths[content.sha256], content.received
-            with closing(await asyncio.to_thread(path.open, "rb")) as file:
-                file.seek(offset)
-                while piece := await asyncio.to_thread(file.read, _PIECE):
-                    offset = await self._store.append(key, content.sha256, offset, piece)
+        try:
+            for content in missing:
+                path, offset = package.paths[content.sha256], content.received
+                with closing(await asyncio.to_thread(path.open, "rb")) as file:
+                    file.seek(offset)
+                    while piece := await asyncio.to_thread(file.read, _PIECE):
+                        offset = await self._store.append(key, content.sha256, offset, piece)
+        except BaseException:
+            self._store.give_up(key)
+            raise
         await self._store.publish(GATEWAY, name, version, digest, placement)
-        await run_to_end(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
     async def tidy(self, kept: Collection[EngineName]) -> None:
         """Remove all engines but some, and all stages: they are in the store.
@@ -120,6 +128,13 @@ class Workshop:
 
     def _folder(self, engine: EngineName) -> Path:
         return ModelDirectories(self.models, self.models).folder(engine)
+
+
+def _remove_stages(models: Path) -> None:
+    """Remove stages, and what a process that was killed has begun to write."""
+    for folder in models.iterdir():
+        if is_stage(folder.name) or folder.name.startswith("."):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_others(models: Path, folders: Collection[Path]) -> None:

@@ -15,12 +15,21 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.worker import AssignmentProgress, DropTensors, RunAssignment, StopAssignment
+from gateway.fleet.worker import (
+    AssignmentProgress,
+    ConnectedWorker,
+    DropTensors,
+    RunAssignment,
+    StopAssignment,
+)
 from gateway.monitoring.counts import PreloadCosts
 from synergai.core.scheduling.events import (
+    Assignment,
     AssignmentsRevoked,
+    Command,
     Dispatch,
     Eject,
+    Event,
     Expire,
     Fail,
     Finish,
@@ -41,7 +50,7 @@ from synergai.core.scheduling.events import (
     WorkerLeft,
 )
 from synergai.core.scheduling.state.loads import preload_limit_s
-from synergai.domain import Fault, Session
+from synergai.domain import AssignmentId, EngineName, Fault, Job, JobId, Session, WorkerId
 from synergai.jobs import JobState
 from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
@@ -50,12 +59,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.core import SchedulerCore
-    from synergai.core.scheduling.events import Assignment, Command, Event
-    from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
 

@@ -6,16 +6,16 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.domain import Fault
+from synergai.domain import Fault, Job
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineUnusable,
     InternalError,
     InvalidInput,
+    MessageTooLarge,
     OutOfMemory,
     Overloaded,
-    ResponseTooLarge,
     SynergaiError,
     TensorsLost,
     Unavailable,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Job
     from synergai.wire.request_codec import Buffer
 
 _log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
     if fault is Fault.BAD_INPUT:
         return InvalidInput(reason)
     if fault is Fault.RESPONSE_TOO_LARGE:
-        return ResponseTooLarge(reason)
+        return MessageTooLarge(reason)
     if fault is Fault.TENSORS_LOST:
         return TensorsLost(reason)
     fault_id = secrets.token_hex(4)

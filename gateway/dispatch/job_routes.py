@@ -19,26 +19,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from gateway.fleet.links import known_links, with_peers
-from gateway.fleet.routes import asked_of_exit
+from gateway.fleet.routes import Routes, asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from synergai.core.route import Route
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import engine_of_stage
-from synergai.profiles.dictionary import OBSERVED
+from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.validation import STAY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gateway.fleet.routes import Routes
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.routes.links import Link
     from synergai.core.routes.problem import Leg
     from synergai.core.routes.ranking import RankedChain
     from synergai.domain import Engine, EngineName, WorkerId
     from synergai.jobs import JobSpec
-    from synergai.profiles.dictionary import ProfileEntry
 
     Candidates: TypeAlias = Mapping[tuple[int, int], Engine]
     """Stages of one model in service, by the cuts at which they begin and end."""

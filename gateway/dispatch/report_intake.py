@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.worker import CompletedQueries
+from gateway.fleet.worker import AssignmentProgress, CompletedQueries, ConnectedWorker
 from synergai.core.pipeline import HeldTensors
 from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, QueriesDone
 from synergai.domain import AssignmentId, Fault, Outcome
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.runtime.clock import Clock
     from synergai.v1 import hub_pb2
@@ -110,6 +109,10 @@ class ReportIntake:
                 outcome = Outcome.STOPPED
             if fault is Fault.DIED_AT_INPUT:
                 fault = Fault.HOST_DIED
+        if fault is Fault.ENGINE_BROKEN and assignment.engine in worker.being_removed:
+            # A job waits for another worker; the client of a request may send it again.
+            waits = handler is not None and (handler.durable or handler.inputs_follow)
+            fault = Fault.UNKNOWN_ENGINE if waits else Fault.HOST_DIED
         ended = AssignmentEnded(
             assignment.id,
             progress.done,

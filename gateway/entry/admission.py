@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded, QuotaExceeded, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import NoReturn
 
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock
-
 
 _PROMPT_REFUSALS_PER_S: Final = 50.0
 """Refusals of a tenant that are sent at once; further ones are delayed."""

@@ -44,14 +44,14 @@ INTERVAL_S: Final = 1.0
 """Interval at which repeated refusals are written."""
 MAX_KINDS: Final = 64
 """Kinds of refusals, by peer, that have lines of their own in an interval."""
-OTHERS: Final = "others"
+_OTHERS: Final = "others"
 """Peer and caller of the refusals beyond them."""
 MAX_TEXT: Final = 256
 """Longest value in characters; clients choose some of them."""
 _TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
 """Fields of a line, in its order."""
 
-MAX_QUEUED: Final = 8192
+_MAX_QUEUED: Final = 8192
 """Lines that wait for the disk."""
 _MAX_BATCH: Final = 256
 _CLOSE_WITHIN_S: Final = 5.0
@@ -136,8 +136,8 @@ class AuditLog:
         kind = _kind(entry)
         burst = self._bursts.get(kind)
         if burst is None and len(self._bursts) >= MAX_KINDS:
-            entry = replace(entry, caller=OTHERS, peer=OTHERS, tenant="", object="")
-            kind = (OTHERS, entry.result)
+            entry = replace(entry, caller=_OTHERS, peer=_OTHERS, tenant="", object="")
+            kind = (_OTHERS, entry.result)
             burst = self._bursts.get(kind)
         if burst is None:
             self._bursts[kind] = _Burst(entry)
@@ -183,7 +183,7 @@ class AuditFile:
     that cannot be written are dropped.
     """
 
-    def __init__(self, path: Path, *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, path: Path, *, max_queued: int = _MAX_QUEUED) -> None:
         self.path = path
         self._queue: queue.Queue[str | None] = queue.Queue(max_queued)
         self._not_queued = self._not_written = 0

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.datastructures import Headers
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
-from gateway.entry.access.authenticator import AUTHORIZATION, peer_certificate
+from gateway.entry.access.authenticator import (
+    AUTHORIZATION,
+    Authenticator,
+    PeerCertificate,
+    peer_certificate,
+)
 from gateway.entry.access.caller import bind_caller, current_caller
-from gateway.entry.access.methods import METHODS, ROUTES, check_call
-from gateway.entry.audit import AuditedCall, GrpcRecord, bind_call
+from gateway.entry.access.methods import METHODS, ROUTES, Permission, check_call
+from gateway.entry.audit import AuditedCall, AuditLog, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
-from synergai.wire.server_call import behaviour_of, with_behaviour
+from synergai.wire.server_call import ServerCall, SocketPeer, behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     import grpc
-    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.entry.access.authenticator import Authenticator, PeerCertificate
-    from gateway.entry.access.methods import Permission
     from gateway.entry.admission import Admission
-    from gateway.entry.audit import AuditLog
-    from synergai.wire.server_call import ServerCall, SocketPeer
 
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Around: TypeAlias = Callable[

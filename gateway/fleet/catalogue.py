@@ -9,11 +9,17 @@ import asyncio
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.descriptions import EngineOffers, KnownEngines
+from gateway.fleet.descriptions import (
+    CommittedDescription,
+    EngineConflict,
+    EngineOffers,
+    KnownEngines,
+)
 from gateway.fleet.stages import EngineInStages, StageChains
-from synergai.domain import EngineName
+from synergai.domain import Engine, EngineName, Variant, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
+    EngineNotFound,
     EnginePending,
     EngineUnloaded,
     EngineUnserved,
@@ -26,10 +32,6 @@ from synergai.names import by_version, engine_of_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-
-    from gateway.fleet.descriptions import CommittedDescription, EngineConflict
-    from synergai.domain import Engine, Variant, WorkerId
-    from synergai.errors import EngineNotFound
 
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
@@ -56,6 +58,7 @@ class Catalogue:
     Attributes:
         stages: the stages of engines, and the chains that they make up.
         on_service_changed: called with each engine that becomes known, or whose workers change.
+        deploys: returns whether the gateway deploys an engine in stages, or is about to.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Catalogue:
         worker_wait_s: float = 0.0,
     ) -> None:
         self.on_service_changed: Callable[[EngineName], object] = lambda _: None
+        self.deploys: Callable[[EngineName], bool] = lambda _: False
         self._known = KnownEngines(suggests)
         known = set(known)
         self.add_known(known | set(map(engine_of_stage, known)))
@@ -100,6 +104,10 @@ class Catalogue:
     def is_staged(self, engine: EngineName) -> bool:
         """Return whether an engine that no worker has whole accepts requests in stages."""
         return engine not in self._unloaded and bool(self.stages.fewest(engine))
+
+    def answers(self, engine: EngineName) -> bool:
+        """Return whether an engine accepts requests, whole or in stages."""
+        return self.serves(engine) or self.is_staged(engine)
 
     def chain(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the stages that an engine runs in; empty if it runs whole, or some lack."""
@@ -183,6 +191,8 @@ class Catalogue:
                     f"no worker that serves engine {name!r} is connected; another one with this "
                     f"name differs: to use that, run 'synergai engines forget {name}'"
                 )
+            if self.deploys(EngineName(name)):
+                raise Unavailable(f"engine {name!r} is being deployed in stages; retry later")
             fault = next(iter(offers.by_worker.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if stages := self.stages.fewest(EngineName(name)):
@@ -204,12 +214,7 @@ class Catalogue:
         return not stages or stages[0].stage_of not in self._stored(engine)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is no longer pending; see `find_usable`.
-
-        Raises:
-            DeadlineExceeded: it still is after `timeout_s`.
-            EngineUnserved: no worker has served it for the longest wait.
-        """
+        """Wait until an engine is no longer pending; see `find_usable`."""
         try:
             self.find_usable(name)
         except EnginePending as error:
@@ -250,7 +255,7 @@ class Catalogue:
 
     def not_found(self, name: str) -> EngineNotFound:
         """Return the error for an engine that is not known, which suggests similar names."""
-        return self._known.not_found(name, lambda each: self.serves(each) or self.is_staged(each))
+        return self._known.not_found(name, self.answers)
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import TensorSpec, UnusedVariant, WorkerId
+from synergai.domain import Engine, EngineName, TensorSpec, UnusedVariant, Variant, WorkerId
 from synergai.errors import EngineNotFound
 from synergai.names import by_version, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from synergai.domain import Engine, EngineName, Variant
 
 _MAX_COMPARED: Final = 200
 _MAX_COMPARED_LENGTH: Final = 100
@@ -185,7 +183,7 @@ class CommittedDescription(Struct, frozen=True, kw_only=True):
     holders: tuple[WorkerId, ...]
 
 
-def mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
+def _mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
     """Return the engine of each worker, with how its samples differ from those of the first.
 
     Such a worker is used all the same, since requests bring their own inputs.
@@ -279,7 +277,7 @@ class EngineOffers:
             else:
                 serving[worker_id] = self._served(worker_id, engine)
                 self._holders[worker_id] = None
-        serving = mark_other_samples(serving.items())
+        serving = _mark_other_samples(serving.items())
         self.engine = _merged(serving.values())
         if not self.by_worker and not self.committed:  # no client knows it
             self.forget_description()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.domain import Session
+from synergai.domain import Configuration, EngineName, Session, Variant, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.names import split_version, versioned_variant
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import Configuration, EngineName, Variant, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from synergai.domain import Engine, EngineName
     from synergai.jobs import JobSpec
 
-
 POLICY_FILE: Final = "version-policies.json"
 """Name of the file in the gateway's state directory."""
 _HASH_BYTES: Final = 8
@@ -238,7 +237,7 @@ class Versions:
     def in_service(self, name: str) -> list[str]:
         """Return the versions of an engine that accept requests, in increasing order."""
         known = self.catalogue.versions_of(name)
-        return [split_version(each)[1] for each in known if self._accepts(each)]
+        return [split_version(each)[1] for each in known if self.catalogue.answers(each)]
 
     def selected(self, text: str) -> Sequence[EngineName]:
         """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for."""
@@ -298,7 +297,9 @@ class Versions:
         if self._make_ready(target) and draw(name, policy.target, request_id) < policy.share:
             return target
         # The other version is better than none.
-        return target if self._accepts(target) and not self._accepts(base) else base
+        return (
+            target if self.catalogue.answers(target) and not self.catalogue.answers(base) else base
+        )
 
     def _choose_latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
         """Choose the highest usable version, or the highest that is ready until then."""
@@ -326,10 +327,6 @@ class Versions:
         if not self.is_prepared(engine) and self.catalogue.serves(engine):
             self.prepare(engine)
         return self.is_prepared(engine)
-
-    def _accepts(self, engine: EngineName) -> bool:
-        """Return whether a version accepts requests, whole or in stages."""
-        return self.catalogue.serves(engine) or self.catalogue.is_staged(engine)
 
     def _runs_in_stages(self, engine: EngineName) -> bool:
         return not self.catalogue.serves(engine) and self.catalogue.is_staged(engine)

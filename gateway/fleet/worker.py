@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.core.scheduling.events import EnginesChanged, SessionSize, Worker
-from synergai.domain import Session
+from synergai.core.scheduling.events import Assignment, EnginesChanged, SessionSize, Worker
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    Variant,
+    WorkerClass,
+    WorkerId,
+)
 from synergai.runtime.send_queue import SendQueue
-from synergai.wire.agent_messages import ProtocolViolation
+from synergai.wire.agent_messages import PowerDraw, ProtocolViolation
 from synergai.wire.work_messages import RelayedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from synergai.core.pipeline import HeldTensors
-    from synergai.core.scheduling.events import Assignment
-    from synergai.domain import (
-        AssignmentId,
-        Configuration,
-        Engine,
-        EngineName,
-        Variant,
-        WorkerClass,
-        WorkerId,
-    )
     from synergai.v1 import common_pb2, hub_pb2
-    from synergai.wire.agent_messages import PowerDraw
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_transport import SentOver
 
@@ -122,8 +120,20 @@ class DropTensors(Struct, frozen=True):
     token: str
 
 
+class ProbeLink(Struct, frozen=True):
+    """Order to hold zeros, or to pull those that another worker holds, if they have an address."""
+
+    held: HeldTensors
+
+
 Order: TypeAlias = (
-    RunAssignment | StopAssignment | SendInputs | SendTensors | DropTensors | RelayedTensors
+    RunAssignment
+    | StopAssignment
+    | SendInputs
+    | SendTensors
+    | DropTensors
+    | RelayedTensors
+    | ProbeLink
 )
 
 

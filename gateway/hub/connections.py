@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
-from synergai.wire.hub import WORKER_LOST_AFTER
+from synergai.wire.limits import WORKER_LOST_AFTER
 from synergai.wire.status import MAX_DETAILS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gateway.entry.access.worker_rules import JoiningWorker
+    from gateway.entry.access.workers import JoiningWorker
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId
     from synergai.v1 import hub_pb2
-
 
 _CONTROL_LIMIT: Final = 1024
 REFUSAL_INTERVAL_S: Final = 600.0

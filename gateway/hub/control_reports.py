@@ -19,6 +19,7 @@ from synergai.v1 import hub_pb2
 from synergai.wire.agent_messages import (
     MAX_ENGINES,
     MAX_UNUSABLE,
+    ControlMessage,
     Draining,
     EngineChange,
     Heartbeat,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.entry.access.worker_rules import WorkerRules
+    from gateway.entry.access.workers import WorkerRules
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.worker import ConnectedWorker
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.journal.journal import Journal
     from synergai.domain import Engine, EngineName, Session, WorkerId
-    from synergai.wire.agent_messages import ControlMessage
-
 
 _log = logging.getLogger(__name__)
 

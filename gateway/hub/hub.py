@@ -14,12 +14,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from gateway.entry.access.authenticator import peer_certificate
-from gateway.entry.access.enrolments import sha256
-from gateway.entry.access.worker_rules import JoiningWorker
+from gateway.entry.access.workers import JoiningWorker, WorkerRules, sha256
 from gateway.entry.audit import current_call
-from gateway.fleet.worker import ConnectedWorker, WorkerPower
-from gateway.hub.connections import HeartbeatMonitor
-from gateway.hub.control_reports import lacking_text, lacks_variant
+from gateway.fleet.worker import ConnectedWorker, Order, WorkerPower
+from gateway.hub.connections import AgentConnection, AgentConnections, HeartbeatMonitor
+from gateway.hub.control_reports import ControlReports, OfferedEngines, lacking_text, lacks_variant
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unauthenticated, Unavailable
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
@@ -32,15 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from gateway.entry.access.table import AllowedWorkers
-    from gateway.entry.access.worker_rules import WorkerRules
-    from gateway.fleet.worker import Order
-    from gateway.hub.connections import AgentConnection, AgentConnections
-    from gateway.hub.control_reports import ControlReports, OfferedEngines
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
-
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import EngineName, Session
+from synergai.domain import Configuration, EngineName, Session, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
     EnginePending,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
     from gateway.journal.journal import Journal
-    from synergai.domain import Configuration, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from synergai.v1 import common_pb2, hub_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from gateway.entry.access.worker_rules import WorkerRules
+    from gateway.entry.access.workers import WorkerRules
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.store.storage import StoredVersion

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.stages import EngineInStages
-from gateway.fleet.versions import LATEST, VersionPolicy
+from gateway.fleet.versions import LATEST, VersionPolicy, Versions
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
 from synergai.names import split_version, validate_version, versioned
 from synergai.runtime.files import without_path
@@ -24,7 +24,6 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from gateway.fleet.versions import Versions
     from synergai.domain import EngineName
 
 RETRY_S: Final = 5.0

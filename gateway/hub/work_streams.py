@@ -17,26 +17,33 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.worker import DropTensors, RunAssignment, SendInputs, SendTensors, StopAssignment
+from gateway.fleet.worker import (
+    ConnectedWorker,
+    DropTensors,
+    Order,
+    ProbeLink,
+    RunAssignment,
+    SendInputs,
+    SendTensors,
+    StopAssignment,
+)
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire.converters import configuration_to_proto
-from synergai.wire.work_messages import Orders, RelayedTensors, decode_reports
+from synergai.wire.work_messages import Orders, RelayedTensors, Reports, decode_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
-    from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.core.pipeline import HeldTensors
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.work_messages import Reports
     from synergai.wire.work_transport import WorkTransport
 
 _log = logging.getLogger(__name__)
@@ -230,15 +237,16 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
     sends: list[str] = []
     relayed: list[RelayedTensors] = []
     drops: list[str] = []
+    probes: list[hub_pb2.Pull] = []
     size = 0
     parts = (_parted(each) if isinstance(each, SendInputs) else (each,) for each in orders)
     for order in chain.from_iterable(parts):
         added = _size(order)
         most = LARGE_BYTES if isinstance(order, SendInputs) else limit_bytes
         if size and size + added > most:
-            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
             assignments, stops, inputs, aborts = [], [], [], []
-            sends, relayed, drops, size = [], [], [], 0
+            sends, relayed, drops, probes, size = [], [], [], [], 0
         size += added
         match order:
             case RunAssignment():
@@ -258,7 +266,9 @@ def pack_orders(orders: Iterable[Order], now: float, limit_bytes: int) -> Iterat
                 drops.append(token)
             case RelayedTensors():
                 relayed.append(order)
-    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops)
+            case ProbeLink(held):
+                probes.append(_pull(held))
+    yield Orders(assignments, stops, inputs, aborts, sends, relayed, drops, probes)
 
 
 def _parted(order: SendInputs) -> Iterator[SendInputs]:

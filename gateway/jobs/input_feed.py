@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.worker import SendInputs
-from gateway.journal.data_store import InputResult
-from gateway.journal.record_log import DamagedLog
+from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, SendInputs
+from gateway.journal.data_store import InputResult, OpenLog, ResultLog
+from gateway.journal.record_log import DamagedLog, RecordLog
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.job_inputs import split_input, without_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.journal.data_store import OpenLog, ResultLog
     from gateway.journal.job_record import RecordedExecution
-    from gateway.journal.record_log import RecordLog
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import AssignmentId, Job
     from synergai.wire.request_codec import Buffer

@@ -10,25 +10,22 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec import structs
 
 from gateway.jobs.input_feed import JobData
-from gateway.jobs.submitted_job import Phase
-from gateway.journal.data_store import DataKey, ResultLog
+from gateway.jobs.submitted_job import Phase, SubmittedJob
+from gateway.journal.data_store import DataKey, DataStore, OpenLog, ResultLog, Stored
 from gateway.journal.record_log import DamagedLog, is_out_of_space
 from gateway.journal.store import StoreFull
 from synergai.domain import Fault
 from synergai.errors import InvalidInput, SynergaiError, Unavailable, UploadNotFound, UploadUsed
-from synergai.jobs import JobState
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.jobs.submitted_job import SubmittedJob
     from gateway.jobs.uploads import InputUploads
-    from gateway.journal.data_store import DataStore, OpenLog, Stored
     from gateway.journal.job_record import RecordedJob, UploadUse
     from gateway.journal.journal import Journal
-    from synergai.jobs import JobSpec
     from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)

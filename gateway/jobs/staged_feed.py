@@ -17,11 +17,11 @@ from google.protobuf.message import DecodeError
 
 from gateway.dispatch.job_handler import JobHandler
 from gateway.fleet.routes import asked_of_exit
-from gateway.fleet.worker import SendInputs
-from gateway.jobs.input_feed import PORTION_BYTES, Suspects, read_inputs
-from gateway.journal.record_log import DamagedLog
-from synergai.core.scheduling.events import QueriesReady
-from synergai.domain import Fault
+from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, SendInputs
+from gateway.jobs.input_feed import PORTION_BYTES, Suspects, TensorRoom, read_inputs
+from gateway.journal.record_log import DamagedLog, RecordLog
+from synergai.core.scheduling.events import Assignment, QueriesReady
+from synergai.domain import Configuration, Fault, Job, WorkerId
 from synergai.errors import InvalidInput
 from synergai.jobs import JobState
 from synergai.names import engine_of_stage, split_version
@@ -36,15 +36,10 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.routes import Outputs
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.jobs.input_feed import TensorRoom
     from gateway.journal.data_store import InputResult
-    from gateway.journal.record_log import RecordLog
     from synergai.core.pipeline import HeldTensors, Visit
     from synergai.core.route import Route
-    from synergai.core.scheduling.events import Assignment
     from synergai.core.scheduling.state.jobs import Ranges
-    from synergai.domain import Configuration, Job, WorkerId
     from synergai.wire.request_codec import Buffer, RequestDecoder, RequestHeader
 
     OnAnswered: TypeAlias = Callable[

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from gateway.jobs.input_feed import TensorRoom
-from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery, StageQueue
+from gateway.jobs.staged_feed import LEAST_QUERIES, StageAnswer, StagedFeed, StagedQuery, StageQueue
 from gateway.journal.data_store import InputResult
 from gateway.journal.job_record import RecordedExecution
-from synergai.core.pipeline import Answer, Drop, Fail, Pipeline, Ready, Record
+from synergai.core.pipeline import Answer, Command, Drop, Fail, Pipeline, Ready, Record, Visit
 from synergai.core.scheduling.state.jobs import Ranges
-from synergai.domain import AssignmentId, Fault, JobId, WorkerId
+from synergai.domain import AssignmentId, Configuration, Engine, Fault, Job, JobId, WorkerId
 from synergai.errors import InternalError
 from synergai.jobs import JobState
 from synergai.wire.request_codec import RequestDecoder
@@ -35,12 +35,9 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
-    from gateway.jobs.staged_feed import StageAnswer
     from gateway.journal.record_log import RecordLog
-    from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Configuration, Engine, Job
     from synergai.runtime.clock import Clock
 
     RecordRange: TypeAlias = Callable[
@@ -244,11 +241,7 @@ class StagedJob:
         self._close_former()
 
     def _goes_on(self, queue: StageQueue, answer: StageAnswer) -> bool:
-        """Take the answer to a query as input of the stage behind, if it goes on, or as result.
-
-        Raises:
-            InternalError: the job cannot go on.
-        """
+        """Take the answer to a query as input of the stage behind, if it goes on, or as result."""
         query, response, outputs = self._queries[answer.visit.query], answer.response, None
         route, position = queue.route, queue.position
         if answer.error and self._of_samples:

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from gateway.entry.access.caller import check_cancel, check_visible, in_tenant, may_see
+from gateway.entry.access.caller import Caller, check_cancel, check_visible, in_tenant, may_see
 from gateway.fleet.stages import EngineInStages
-from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, TensorRoom
-from gateway.jobs.own_inputs import Reopening
+from gateway.jobs.input_feed import UNSENT_BYTES, InputFeed, JobData, TensorRoom
+from gateway.jobs.own_inputs import OwnInputs, Reopening
 from gateway.jobs.staged_job import StagedJobs
 from gateway.jobs.submitted_job import (
     Phase,
@@ -23,28 +23,22 @@ from gateway.jobs.submitted_job import (
     scheduler_job,
 )
 from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
-from gateway.journal.job_record import NO_TERMS
+from gateway.journal.job_record import NO_TERMS, RecordedJob, SubmissionTerms
 from gateway.journal.store import StoreFull
-from synergai.domain import JobId
+from synergai.domain import EngineName, JobId
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
-from synergai.jobs import JobState
+from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Set
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_routes import JobRoutes
-    from gateway.entry.access.caller import Caller
     from gateway.entry.admission import Admission, TenantUsage
     from gateway.fleet.versions import Versions
-    from gateway.jobs.input_feed import JobData
-    from gateway.jobs.own_inputs import OwnInputs
-    from gateway.journal.job_record import RecordedJob, SubmissionTerms
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import EngineName
-    from synergai.jobs import JobSpec, JobStatus
     from synergai.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -177,6 +171,10 @@ class SubmittedJobs:
             job.close_staged()
         await self._reopening.close()
         await self._tasks.wait()
+
+    def engines(self) -> Set[EngineName]:
+        """Return the engines whose jobs have not all ended."""
+        return self._of_engine.keys()
 
     async def submit(
         self,

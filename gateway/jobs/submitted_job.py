@@ -12,12 +12,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.dispatch.job_handler import JobHandler
-from gateway.jobs.staged_job import StagedJob
-from gateway.journal.job_record import RecordedExecution, RecordedJob
+from gateway.jobs.staged_job import RecordedRange, StagedJob, StagedJobs
+from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
 from gateway.journal.store import StoreFull
 from gateway.monitoring.counts import job_outcome
-from synergai.domain import Fault, Job, JobId
-from synergai.jobs import JobState
+from synergai.domain import Engine, Fault, Job, JobId
+from synergai.jobs import JobSpec, JobState
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
     from gateway.entry.admission import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
-    from gateway.jobs.staged_job import RecordedRange, StagedJobs
     from gateway.jobs.tracker import JobTracker
     from gateway.journal.data_store import InputResult
-    from gateway.journal.job_record import QueryRange
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Engine
-    from synergai.jobs import JobSpec
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
 

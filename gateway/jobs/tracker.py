@@ -9,16 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.journal.job_record import Executions
-from synergai.jobs import JobState
+from gateway.journal.job_record import Executions, QueryRange, RecordedExecution, RecordedJob
+from synergai.jobs import JobState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from gateway.journal.job_record import QueryRange, RecordedExecution, RecordedJob
     from synergai.core.scheduling.events import Assignment
     from synergai.domain import JobId
-    from synergai.jobs import JobStatus
     from synergai.names import EngineName
     from synergai.runtime.clock import Clock
 
@@ -36,19 +34,19 @@ SHORT_S: Final = 0.1
 """Jobs that are expected to take less show what dispatching and recording take."""
 LEAST_SHORT: Final = 5
 """Fewest short jobs whose median is used."""
-MIN_INTERVAL_S: Final = 0.1
+_MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two updates to one watcher.
 
 Each worker reports twenty times a second. With many workers on a job, an update for each report
 would take more of the gateway's time than the reports.
 """
-MAX_PER_S: Final = 500.0
+_MAX_PER_S: Final = 500.0
 """Updates per second to all watchers together.
 
 gRPC reads no requests while earlier messages wait to be sent, so more updates than the gateway can
 send would keep requests out for as long as they last.
 """
-MAX_EXECUTIONS_PER_S: Final = 10_000.0
+_MAX_EXECUTIONS_PER_S: Final = 10_000.0
 """Executions per second in these updates, if all have as many.
 
 A job that runs for hours together with requests has thousands of executions. A status with
@@ -254,7 +252,7 @@ class ProgressRate:
     """Spacing of the updates to a watcher, which grows with their size and number of watchers."""
 
     def __init__(
-        self, min_interval_s: float = MIN_INTERVAL_S, max_per_s: float = MAX_PER_S
+        self, min_interval_s: float = _MIN_INTERVAL_S, max_per_s: float = _MAX_PER_S
     ) -> None:
         self._min_interval_s = min_interval_s
         self._max_per_s = max_per_s
@@ -262,7 +260,7 @@ class ProgressRate:
 
     def interval_s(self, executions: int = 0) -> float:
         """Return the time from an update with so many executions to the next one."""
-        one_s = max(1 / self._max_per_s, executions / MAX_EXECUTIONS_PER_S)
+        one_s = max(1 / self._max_per_s, executions / _MAX_EXECUTIONS_PER_S)
         return max(self._min_interval_s, self._watchers * one_s)
 
     @contextmanager

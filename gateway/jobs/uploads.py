@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from gateway.entry.audit import current_call
-from gateway.journal.data_store import DataKey
+from gateway.journal.data_store import DataKey, DataStore, OpenLog
 from gateway.journal.record_log import Record, is_out_of_space
 from gateway.journal.store import StoreFull
 from synergai.errors import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.entry.admission import Admission
-    from gateway.journal.data_store import DataStore, OpenLog
     from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -36,16 +35,8 @@ if TYPE_CHECKING:
 _BUSY_TIMEOUT_MS: Final = 5000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalReport:
-    """State of a journal; the fault is empty if nothing is wrong."""
-
-    path: Path
-    fault: str = ""
-
-
-def check(directory: Path) -> JournalReport:
-    """Read all of a journal and report its state; changes nothing."""
+def check(directory: Path) -> str:
+    """Read all of a journal; return its fault, empty if it has none. It changes nothing."""
     path = _existing(directory)
     with _perhaps_locked(directory):
         try:
@@ -55,11 +46,11 @@ def check(directory: Path) -> JournalReport:
                 _read_counters(connection)
                 check_content(connection, path, mark, thorough=True)
         except schema.WrongVersion as error:
-            return JournalReport(path=path, fault=str(error))
+            return str(error)
         except (JournalDamaged, apsw.Error) as error:
             fault = error.fault if isinstance(error, JournalDamaged) else describe(error)
-            return JournalReport(path=path, fault=f"damaged: {fault}")
-    return JournalReport(path=path)
+            return f"damaged: {fault}"
+    return ""
 
 
 def copy_database(source: Path, target: Path) -> None:

@@ -46,11 +46,7 @@ def lock(directory: Path) -> int:
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether a gateway runs on a state directory.
-
-    Raises:
-        NotFound: no gateway has ever used the directory.
-    """
+    """Return whether a gateway runs on a state directory."""
     used = [path for path in (directory / LOCK, directory / CLUSTER) if path.exists()]
     if not used:
         raise NotFound(

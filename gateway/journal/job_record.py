@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
-from synergai.jobs import Execution, JobState, JobStatus
+from synergai.jobs import Execution, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
-    from synergai.jobs import JobSpec
 
     _End: TypeAlias = tuple[WorkerId, Configuration, int]
 

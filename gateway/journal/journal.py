@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec
 
 from gateway.journal import operations
 from gateway.journal.files import RESERVE, Reserve, Space, lock
-from gateway.journal.job_record import NO_TERMS
+from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, SubmissionTerms
 from gateway.journal.sqlite_store import SqliteStore
-from gateway.journal.store import JournalBroken, StoreFull
+from gateway.journal.store import Connection, JournalBroken, Operation, Store, StoreFull
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.journal.data_store import InputResult, ResultLog
-    from gateway.journal.job_record import RecordedExecution, RecordedJob, SubmissionTerms
-    from gateway.journal.store import Connection, Operation, Store
     from synergai.domain import AssignmentId, JobId
     from synergai.jobs import JobSpec
 

@@ -14,19 +14,21 @@ import apsw
 import msgspec
 
 from gateway.fleet.descriptions import CommittedDescription
-from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, UploadUse
-from gateway.journal.store import RuleViolated
-from synergai.domain import Configuration, EngineName, JobId, WorkerId
+from gateway.journal.job_record import (
+    NO_TERMS,
+    RecordedExecution,
+    RecordedJob,
+    SubmissionTerms,
+    UploadUse,
+)
+from gateway.journal.store import Connection, Row, RuleViolated
+from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.jobs import JobSpec, JobState
 from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from gateway.journal.job_record import SubmissionTerms
-    from gateway.journal.store import Connection, Row
-    from synergai.domain import AssignmentId
 
 
 def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:

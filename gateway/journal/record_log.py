@@ -28,7 +28,7 @@ import zlib
 from array import array
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.errors import InternalError, Unavailable
 from synergai.runtime.files import sync_path
@@ -36,7 +36,6 @@ from synergai.runtime.files import sync_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     Buffer: TypeAlias = bytes | memoryview
 

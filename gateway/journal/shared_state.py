@@ -10,30 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from gateway.entry.access import enrolments
+from gateway.entry.access.workers import ENROLMENTS_FILE
 from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.store import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import KEY, from_record, to_record
+from synergai.profiles.dictionary import KEY, ProfileEntry, from_record, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import NoReturn
 
     from gateway.journal.journal import Journal
-    from synergai.profiles.dictionary import ProfileEntry
 
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
-_FILES: Final = (POLICY_FILE, enrolments.FILE)
+_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
 _PROFILE: Final = "profile "
 """Beginning of the names of profiles."""
 

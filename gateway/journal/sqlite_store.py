@@ -15,7 +15,7 @@ import apsw
 
 from gateway.journal import schema
 from gateway.journal.files import CLUSTER, DATABASE, LOG, MARKER, is_empty
-from gateway.journal.store import JournalBroken, JournalDamaged, StoreFull, is_disk_full
+from gateway.journal.store import JournalBroken, JournalDamaged, Operation, StoreFull, is_disk_full
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.database import connect, describe, expect_checksums, find_damage
 from synergai.runtime.files import sync_path, write_atomic
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gateway.journal.store import Operation
     from synergai.runtime.clock import Clock
 
 CACHED_KIB: Final = 128
@@ -50,12 +49,7 @@ class InvalidMarker(Exception):
 
 
 def read_marker(path: Path) -> Mark | None:
-    """Return the latest mark; None if there is no marker.
-
-    Raises:
-        InvalidMarker: the file is not a marker.
-        WrongVersion: it is that of a journal of another version.
-    """
+    """Return the latest mark; None if there is no marker."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

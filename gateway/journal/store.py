@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import apsw
 
 from gateway.journal.record_log import NO_SPACE, is_out_of_space
 from synergai.errors import Overloaded, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 Row: TypeAlias = tuple[Any, ...]
 """Row of a table whose columns have the types of the schema."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from synergai.domain import MAX_VARIANTS
+from synergai.domain import MAX_VARIANTS, Session, WorkerId
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.fleet.worker import CompletedQueries
-    from synergai.domain import Session, WorkerId
 
     _Key: TypeAlias = tuple[WorkerId, Session]
 

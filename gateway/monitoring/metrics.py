@@ -14,7 +14,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Info, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -22,23 +27,26 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Shown
 
-from gateway.monitoring.counts import EngineMetrics, HistogramSnapshot, TenantCounts
+from gateway.monitoring.counts import (
+    EngineMetrics,
+    Exemplar,
+    HistogramSnapshot,
+    TenantCounts,
+    TenantState,
+    WorkMetrics,
+)
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from prometheus_client.core import Metric
-
     from gateway.fleet.descriptions import EngineConflict
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.monitoring.counts import Exemplar, TenantState, WorkMetrics
     from synergai.domain import EngineName, WorkerId
     from synergai.wire.work_transport import SentOver
 
     Series: TypeAlias = tuple[Sequence[str], float | HistogramSnapshot]
     Value: TypeAlias = Callable[[ConnectedWorker], float | None]
-
 
 PREFIX: Final = "synergai_"
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, SynergaiError
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from synergai.domain import Job
-    from synergai.errors import SynergaiError
     from synergai.runtime.clock import Clock
 
 _VALID: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -63,9 +62,6 @@ class Tracing:
         endpoint: URL of the collector, such as ``http://localhost:4317``. The other settings of
             the exporter are the environment variables of OpenTelemetry.
         share: share of the requests without a trace context that are traced, 0 to 1.
-
-    Raises:
-        InvalidInput: the packages of OpenTelemetry are not installed.
     """
 
     def __init__(self, endpoint: str, share: float, clock: Clock) -> None:

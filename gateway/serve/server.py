@@ -13,7 +13,7 @@ from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.files import ready_file
 from synergai.v1 import hub_pb2
-from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_messages import Orders, decode_orders
 from synergai.wire.work_transport import WorkPipe, open_pipe
 from worker_agent.app import Agent
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.hub.work_streams import WorkStreams
     from gateway.serve.serve_settings import ServeSettings
     from gateway.server import Gateway, GatewayProcess
-    from synergai.wire.work_messages import Orders
 
 
 class LocalHub:

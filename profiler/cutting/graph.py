@@ -115,7 +115,18 @@ class _Uses(NamedTuple):
     last: int
 
 
-def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
+class FoundCuts(NamedTuple):
+    """The cuts of a model.
+
+    Attributes:
+        products: estimated computation of a query, in products.
+    """
+
+    cuts: tuple[Cut, ...]
+    products: float
+
+
+def find_cuts(model: onnx.ModelProto) -> FoundCuts:
     """Return all cuts of a model in the order of the data flow; refuse one without any.
 
     The time is linear in the size of the graph: in any order of the operators, a tensor through
@@ -172,7 +183,7 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
             if unnamed
             else "it has no tensor through which all data flows"
         )
-    return tuple(cuts)
+    return FoundCuts(tuple(cuts), work[-1])
 
 
 def stored_bytes(tensor: TensorProto) -> int:

@@ -63,12 +63,14 @@ class ModelCuts(Struct, frozen=True):
     Attributes:
         cuts: in the order of the data flow.
         refusal: why it cannot be cut; empty if it can.
+        products: estimated computation of a query, in products; 0 if it cannot be cut.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     cuts: tuple[Cut, ...] = ()
     refusal: str = ""
+    products: float = 0.0
 
 
 def read_cuts(model: Path) -> ModelCuts:
@@ -156,7 +158,7 @@ def _cut(order: _Order) -> ModelCuts:
         found = ModelCuts(*read_ends(model.graph))
         if not order.in_one_file:
             return replace(found, refusal="it has weights in other files; save it as one file")
-        cuts = graph.find_cuts(model)
+        cuts, products = graph.find_cuts(model)
         at = {cut.position: cut for cut in cuts}
         halved = extraction.halve_tensors(model, [at[number] for number in order.halved])
         at |= {cut.position: cut for cut in halved}
@@ -175,7 +177,7 @@ def _cut(order: _Order) -> ModelCuts:
     except MemoryError:
         refusal = f"it needs more than {order.data_bytes >> 20:,} MiB of memory"
         return replace(found, refusal=refusal)
-    return replace(found, cuts=cuts)
+    return replace(found, cuts=cuts, products=products)
 
 
 def main() -> int:

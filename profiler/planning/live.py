@@ -56,6 +56,7 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
     path = Path(order.dictionary)
     entries = load_dictionary(path) if path.is_file() else ConfigurationDictionary([])
     cases: dict[str, Case] = {}
+    observed = {engine.name: engine.observed for engine in order.engines}
     found: dict[str, WantedEngine] = {}
     needs = []
     for engine in order.engines:
@@ -74,7 +75,7 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
             )
         )
     for name, chosen in wanted(needs, order.planner, order.objective).items() if needs else ():
-        found[name] = _answer(cases[name], chosen)
+        found[name] = _answer(cases[name], chosen, observed[name])
     return [found[engine.name] for engine in order.engines]
 
 
@@ -116,8 +117,9 @@ def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
     return replace(case.problem, workers=tuple(map(scaled, case.problem.workers)))
 
 
-def _answer(case: Case, chosen: Wanted) -> WantedEngine:
+def _answer(case: Case, chosen: Wanted, observed: Iterable[ObservedStage]) -> WantedEngine:
     name, plan = case.problem.chain.engine, chosen.plan
+    measured = {case.classes[each.worker] for each in observed if each.worker in case.classes}
     if plan is None:
         return _impossible(name, [chosen.reason or case.misfit(_ADVICE), *case.notes])
     places = case.places
@@ -128,7 +130,7 @@ def _answer(case: Case, chosen: Wanted) -> WantedEngine:
     return WantedEngine(
         name=name,
         routes=tuple(map(Route, legs)) if plan.is_split else (),
-        reason="; ".join([chosen.reason, *case.notes]),
+        reason="; ".join([chosen.reason, *case.notes, *case.predicted_notes(measured)]),
         interval_s=plan.interval_s,
         latency_s=plan.latency_s,
     )

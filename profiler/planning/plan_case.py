@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
 from profiler.dictionary.origins import present_entries
-from profiler.dictionary.stages import ASSUMED_S, PredictedTimes, class_times, predicted_times
+from profiler.dictionary.predicted import PredictedTimes, known_times, works_of
+from profiler.dictionary.stages import class_times, predicted_times
 from profiler.planning.options import staged_options, whole_options
 from synergai.core.routes.fleet import FleetFile, FleetWorker
 from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
-from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from synergai.errors import InvalidInput, InvalidSettings, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.names import stage_name
+from synergai.names import engine_of_stage, is_stage, stage_name
 from synergai.profiles.dictionary import DISTURBED
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from profiler.cutting.cuts import Cut
+    from profiler.dictionary.predicted import Work
     from profiler.dictionary.stages import ClassTimes
     from profiler.planning.plan import RoutePlan
     from synergai.core.routes.problem import Leg
-    from synergai.domain import WorkerClass
+    from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
+
+_MOST_READ: Final = 16
+"""Models of other engines that are read for their work, each by a process."""
 
 
 def read_fleet(path: Path) -> FleetFile:
@@ -47,6 +53,7 @@ class Case:
         cuts: those at the positions of the chain between its inputs and outputs.
         classes: class of each worker.
         times: times of its class.
+        predicted: the errors of the times of classes that are predicted; None if not known.
         notes: what was left out, and why.
     """
 
@@ -62,6 +69,7 @@ class Case:
         assumes: bool = False,
     ) -> None:
         self.notes: list[str] = []
+        self.predicted: dict[WorkerClass, float | None] = {}
         self._model = ModelDirectory(models).get(name).of_variant("")
         self._model.verified_digest()
         self._found = read_model(self._model)
@@ -75,8 +83,9 @@ class Case:
                 f"{', '.join(hosts)}"
             )
         others = [entry for entry in dictionary if entry.engine != self._model.name]
-        predicted = PredictedTimes([*entries, *others])
-        by_class = self._class_times(entries, given, predicted, assumes=assumes)
+        known = known_times([*entries, *others], given)
+        works = self._works({each.engine for each in known}, models)
+        by_class = self._class_times(entries, given, PredictedTimes(known, works), assumes=assumes)
         used = [worker for worker in given.workers if worker.worker_class in by_class]
         self.classes = {worker.id: worker.worker_class for worker in used}
         self.times = {worker.id: by_class[worker.worker_class] for worker in used}
@@ -105,9 +114,27 @@ class Case:
         return stage_name(engine, places[leg.first], places[leg.last])
 
     def configuration(self, leg: Leg) -> str:
-        """Return the configuration in which it runs."""
+        """Return the configuration in which it runs, or that its time is predicted."""
+        if self.classes[leg.worker] in self.predicted:
+            error = self.error(leg)
+            return "predicted" if error is None else f"predicted, {error:.0%} off"
         times = self.times[leg.worker]
         return str(times.whole if self.is_whole(leg) else times.staged)
+
+    def error(self, leg: Leg) -> float | None:
+        """Return the error of a predicted time; None if it is not known, or not predicted."""
+        return self.predicted.get(self.classes[leg.worker])
+
+    def predicted_notes(self, measured: Collection[WorkerClass] = ()) -> list[str]:
+        """Say which times are predicted, and how well, but for classes that were measured since."""
+        return [
+            f"the times of class {name} are predicted from other profiles"
+            + ("" if error is None else f", {error:.0%} off at the median for other classes")
+            + "; measure them there with 'synergai profile --stages --engines "
+            f"{self._model.name}'"
+            for name, error in self.predicted.items()
+            if name not in measured
+        ]
 
     def is_whole(self, leg: Leg) -> bool:
         """Return whether a leg runs the whole engine."""
@@ -165,6 +192,20 @@ class Case:
             )
         return entries
 
+    def _works(self, profiled: Collection[EngineName], models: Path) -> dict[EngineName, Work]:
+        """Return the work of the engine and its stages; of others as well, if it has no profile."""
+        name = self._model.name
+        stages = (each for each in profiled if is_stage(each) and engine_of_stage(each) == name)
+        chain = make_chain(self._model, self._found, self._found.cuts)
+        works = works_of(chain, self._found, stages)
+        if name not in profiled:
+            for other in sorted(profiled)[:_MOST_READ]:
+                with suppress(SynergaiError):
+                    model = ModelDirectory(models).get(other).of_variant("")
+                    found = read_model(model)
+                    works |= works_of(make_chain(model, found, found.cuts), found)
+        return works
+
     def _default_fleet(self, entries: ConfigurationDictionary) -> FleetFile:
         """Return a fleet of one worker of each class in the dictionary."""
         name = self._model.name
@@ -187,20 +228,21 @@ class Case:
     ) -> dict[WorkerClass, ClassTimes]:
         name, works = self._model.name, [cut.work for cut in self._found.cuts]
         positions = [cut.position for cut in self.cuts]
+        cores = {worker.worker_class: worker.cores for worker in fleet.workers}
         found: dict[WorkerClass, ClassTimes] = {}
-        for worker_class in dict.fromkeys(worker.worker_class for worker in fleet.workers):
+        for worker_class in cores:
             try:
                 times = class_times(entries, name, worker_class, works, positions)
             except NotFound as error:
-                whole_s = predicted.seconds(name, worker_class)
-                if whole_s is not None:
-                    self._note_prediction(worker_class, predicted)
-                elif not assumes:
+                if predicted.knows(name):
+                    self.predicted[worker_class] = predicted.error(name, worker_class)
+                elif assumes:
+                    self.notes.append(f"the times of class {worker_class} are assumed")
+                else:
                     self.notes.append(f"workers of class {worker_class} are left out: {error}")
                     continue
-                else:
-                    self.notes.append(f"the times of class {worker_class} are assumed")
-                found[worker_class] = predicted_times(works, positions, whole_s or ASSUMED_S)
+                whole_s = predicted.seconds(name, worker_class, cores[worker_class])
+                found[worker_class] = predicted_times(works, positions, whole_s)
                 continue
             if assumes and times.staged is None:
                 times = predicted_times(works, positions, times.seconds[0][-1])
@@ -213,11 +255,3 @@ class Case:
         if not found:
             raise NotFound("; ".join(self.notes))
         return found
-
-    def _note_prediction(self, worker_class: WorkerClass, predicted: PredictedTimes) -> None:
-        name, error = self._model.name, predicted.median_error()
-        off = "" if error is None else f", {error:.0%} off at the median where they are known"
-        self.notes.append(
-            f"the times of class {worker_class} are predicted from other profiles{off}; measure "
-            f"them there with 'synergai profile --stages --engines {name}'"
-        )

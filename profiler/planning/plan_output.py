@@ -101,7 +101,7 @@ def print_answer(answer: PlanAnswer, *, explain: bool) -> None:
         typer.echo()
         _print_options(answer)
         _print_splits(case)
-    for note in case.notes:
+    for note in (*case.notes, *case.predicted_notes()):
         typer.echo(note)
 
 
@@ -118,7 +118,7 @@ def record(answer: PlanAnswer) -> dict[str, Any]:
         "slack_s": answer.slack_s,
         "options": [_record(case, option) for option in answer.options],
         "splits": [{"cut": cut, **_record(case, option)} for cut, option in _splits(case)],
-        "notes": case.notes,
+        "notes": [*case.notes, *case.predicted_notes()],
     }
 
 
@@ -233,6 +233,8 @@ def _legs(case: Case, share: Share) -> list[dict[str, Any]]:
             "runs": case.runs(leg),
             "configuration": case.configuration(leg),
             "seconds": seconds,
+            "predicted": case.classes[leg.worker] in case.predicted,
+            "error": case.error(leg),
             "memory_bytes": case.problem.memory_bytes(leg.first, leg.last),
             "budget_bytes": budgets[leg.worker],
         }

@@ -222,6 +222,9 @@ def _fleet_lines(worker: WorkerStatus, connected: Collection[str]) -> Iterator[s
     yield f'worker_class = "{worker.worker_class}"'
     if worker.memory_limit_bytes:
         yield f"memory_mb = {worker.memory_limit_bytes / 1e6:.0f}"
+    yield f"cores = {worker.cores}"
+    if times := [f'"{each.name}" = {each.query_s:.3g}' for each in worker.engines if each.query_s]:
+        yield f"query_s = {{ {', '.join(times)} }}"
     for source, target, bytes_per_s, round_trip_s in _links(worker):
         if bytes_per_s and source in connected:
             yield ""

@@ -23,18 +23,17 @@ from synergai.errors import (
 )
 from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import is_being_cancelled
-from synergai.wire.bearer_token import authorized
+from synergai.wire.credentials import authorized, open_channel
 from synergai.wire.parameters import ids_from_metadata
 from synergai.wire.rpc import channel_options
 from synergai.wire.status import error_from_call
-from synergai.wire.tls import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
-    from synergai.wire.bearer_token import Metadata
+    from synergai.wire.credentials import Metadata
 
 
 def check_not_forked() -> None:

@@ -22,12 +22,11 @@ from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import Engine, EngineName
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Unavailable
 from synergai.runtime.addresses import check_target
-from synergai.wire.bearer_token import token_metadata
 from synergai.wire.converters import engine_from_metadata
+from synergai.wire.credentials import Identity, channel_credentials, token_metadata
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 from synergai.wire.parameters import cancel_request
 from synergai.wire.status import error_from_stream
-from synergai.wire.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator

@@ -122,7 +122,7 @@ def run_service(
     A second signal exits the process at once.
 
     Args:
-        probes: address for the probes of Kubernetes; see `synergai.runtime.service`.
+        probes: address for the probes of Kubernetes; see `answering_probes`.
     """
     import uvloop  # deferred to keep --help fast
 

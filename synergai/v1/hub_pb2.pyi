@@ -671,6 +671,7 @@ class WorkOrders(_message.Message):
     SENDS_FIELD_NUMBER: _builtins.int
     RELAYED_FIELD_NUMBER: _builtins.int
     DROPS_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]:
         """run in this order"""
@@ -695,6 +696,12 @@ class WorkOrders(_message.Message):
     def drops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """tokens of held tensors that nobody needs any more"""
 
+    @_builtins.property
+    def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pull]:
+        """Zeros that measure links: the worker holds some under the token or, if there is an address, pulls
+        them and throws them away.
+        """
+
     def __init__(
         self,
         *,
@@ -705,10 +712,11 @@ class WorkOrders(_message.Message):
         sends: _abc.Iterable[_builtins.str] | None = ...,
         relayed: _abc.Iterable[Global___Relayed] | None = ...,
         drops: _abc.Iterable[_builtins.str] | None = ...,
+        probes: _abc.Iterable[Global___Pull] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "assignments", b"assignments", "drops", b"drops", "inputs", b"inputs", "relayed", b"relayed", "sends", b"sends", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "assignments", b"assignments", "drops", b"drops", "inputs", b"inputs", "probes", b"probes", "relayed", b"relayed", "sends", b"sends", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

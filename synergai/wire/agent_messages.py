@@ -23,7 +23,7 @@ from synergai.wire.converters import (
     session_from_proto,
     unusable_session_from_proto,
 )
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 from synergai.wire.work_transport import SentOver
 
 if TYPE_CHECKING:
@@ -174,12 +174,7 @@ ControlMessage: TypeAlias = (
 
 
 def read_control(message: hub_pb2.AgentControl) -> ControlMessage | None:
-    """Return a control message; None if its kind is of a later version.
-
-    Raises:
-        InvalidInput: no agent can send it.
-        NotSupported: a registration in another version of the protocol.
-    """
+    """Return a control message; None if its kind is of a later version."""
     match message.WhichOneof("message"):
         case "register":
             return read_registration(message.register)
@@ -289,11 +284,7 @@ def read_engine(message: common_pb2.Engine) -> Engine:
 
 
 def checked_seconds(seconds: float, what: str) -> float:
-    """Return a duration that a worker has measured.
-
-    Raises:
-        ProtocolViolation: it is negative, longer than `MAX_SECONDS`, or not a number.
-    """
+    """Return a duration that a worker has measured."""
     if not 0 <= seconds <= MAX_SECONDS:
         raise ProtocolViolation(f"{what} must be from 0 to {MAX_SECONDS:g} seconds, not {seconds}")
     return seconds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from synergai.errors import InvalidInput, NotSupported, Overloaded
+from synergai.errors import InvalidInput, MessageTooLarge, NotSupported
 
 if TYPE_CHECKING:
     from synergai.wire.request_codec import Buffer
@@ -82,22 +82,14 @@ class MessageReader:
         return self._free_buffer() if self._pieces and not self.uncut else None
 
     def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
-        """Return the messages that the data completes, this many at most; `cut` returns others.
-
-        Raises:
-            Overloaded: a message is too large.
-        """
+        """Return the messages that the data completes, this many at most; `cut` returns others."""
         if self.uncut or most <= 0:
             self.uncut.append(bytes(data))
             return []
         return self._cut(data, most)
 
     def cut(self) -> list[Buffer]:
-        """Return further messages of the data; none if it has no others.
-
-        Raises:
-            Overloaded: a message is too large.
-        """
+        """Return further messages of the data; none if it has no others."""
         messages: list[Buffer] = []
         while self.uncut and not messages:
             messages = self._cut(self.uncut.popleft(), MOST_CUT)
@@ -175,11 +167,7 @@ class MessageReader:
         self.uncut.clear()
 
     def decompress(self, data: Compressed) -> bytes:
-        """Return a message that was compressed.
-
-        Raises:
-            SynergaiError: it is too large, or cannot be decompressed.
-        """
+        """Return a message that was compressed."""
         kind = _FORMATS.get(self._encoding)
         if kind is None:
             raise NotSupported(f"messages are compressed with {self._encoding!r}: use gzip")
@@ -195,6 +183,6 @@ class MessageReader:
         return message
 
 
-def _too_large(size: int, limit: int) -> Overloaded:
+def _too_large(size: int, limit: int) -> MessageTooLarge:
     # As grpcio says it.
-    return Overloaded(f"received a message larger than max ({size} vs. {limit})")
+    return MessageTooLarge(f"received a message larger than max ({size} vs. {limit})")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from synergai.oip import inference_pb2
     from synergai.oip.inference_pb2 import ModelInferRequest
 
-
 TENANT_METADATA: Final = "synergai-tenant"
 """Metadata with the tenant of all requests in the call that name none themselves."""
 REQUEST_ID: Final = "request-id"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
@@ -25,7 +25,6 @@ from synergai.oip.inference_pb2 import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Self
 
     from synergai.domain import Engine
 

@@ -63,9 +63,6 @@ def parse_stage_response(
     """Parse the response of a stage; return its raw contents apart.
 
     There are none if a worker holds them, or if the response is that of the engine.
-
-    Raises:
-        InternalError: a worker sent something else.
     """
     malformed = InternalError(f"a worker's response of stage {stage.name!r} is malformed")
     try:

@@ -20,7 +20,6 @@ from synergai.wire.parameters import REQUEST_ID
 if TYPE_CHECKING:
     from synergai.oip import inference_pb2
 
-
 CODES: Final[dict[type[errors.SynergaiError], grpc.StatusCode]] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
@@ -93,7 +92,7 @@ def error_details(error: errors.SynergaiError) -> str:
 
 def http_status(error: errors.SynergaiError) -> int:
     """Return the HTTP status of the error."""
-    if isinstance(error, errors.ResponseTooLarge):
+    if isinstance(error, errors.MessageTooLarge):
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return HTTP_STATUSES[status_code(error)]
 
@@ -102,7 +101,7 @@ def retry_after_ms(error: errors.SynergaiError) -> int | None:
     """Return the retry delay in milliseconds; None if retrying does not help."""
     if isinstance(error, errors.QuotaExceeded) and error.retry_after_s is not None:
         return min(math.ceil(error.retry_after_s * 1000), MAX_RETRY_AFTER_MS)
-    if isinstance(error, errors.ResponseTooLarge):
+    if isinstance(error, errors.MessageTooLarge):
         return None
     return RETRY_AFTER_MS.get(status_code(error))
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import UNKNOWN_RANK
+from synergai.domain import UNKNOWN_RANK, Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.names import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from synergai.domain import Engine, TensorSpec
     from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.wire.request_codec import RequestHeader
 

@@ -17,6 +17,7 @@ from synergai.v1.hub_pb2 import (
     Ended,
     Inputs,
     Progress,
+    Pull,
     Relayed,
     Started,
     Wanted,
@@ -75,6 +76,7 @@ class Orders(Struct, frozen=True):
     sends: Sequence[str] = ()
     relayed: Sequence[RelayedTensors] = ()
     drops: Sequence[str] = ()
+    probes: Sequence[Pull] = ()
 
     def encode(self) -> list[Buffer]:
         """Return the parts of the serialised ``WorkOrders``."""
@@ -87,9 +89,13 @@ class Orders(Struct, frozen=True):
             parts += _field(_INPUTS, content)
         for tensors in self.relayed:
             parts += tensors.encode(_RELAYED_ORDERS)
-        if self.stops or self.aborts or self.sends or self.drops:
+        if self.stops or self.aborts or self.sends or self.drops or self.probes:
             rest = WorkOrders(
-                stops=self.stops, aborts=self.aborts, sends=self.sends, drops=self.drops
+                stops=self.stops,
+                aborts=self.aborts,
+                sends=self.sends,
+                drops=self.drops,
+                probes=self.probes,
             )
             parts.append(rest.SerializeToString())
         return parts
@@ -138,6 +144,7 @@ def decode_orders(data: Buffer) -> Orders:
             orders.sends,
             [_relayed(each) for each in orders.relayed],
             orders.drops,
+            orders.probes,
         )
     rest, (assignments, inputs, relayed) = split_fields(
         data, _ASSIGNMENTS, _INPUTS, _RELAYED_ORDERS
@@ -151,6 +158,7 @@ def decode_orders(data: Buffer) -> Orders:
         orders.sends,
         [_decode_relayed(each) for each in relayed],
         orders.drops,
+        orders.probes,
     )
 
 

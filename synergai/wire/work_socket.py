@@ -299,7 +299,7 @@ class WorkSocketServer:
         self._on_authenticated = on_authenticated
         self._servers: list[asyncio.Server] = []
         self._listener = (
-            None if tls is None else TlsListener(self._accept, tls, _AUTHENTICATE_WITHIN_S)
+            None if tls is None else _TlsListener(self._accept, tls, _AUTHENTICATE_WITHIN_S)
         )
         self._sockets: set[WorkSocket] = set()
         self._unauthenticated: dict[WorkSocket, None] = {}
@@ -358,7 +358,7 @@ class WorkSocketServer:
         return accepted
 
 
-class TlsListener:
+class _TlsListener:
     """Accepts TLS connections, whose handshakes end when their protocols are closed."""
 
     def __init__(

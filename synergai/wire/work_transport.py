@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     WorkMessage: TypeAlias = Orders | Reports
     """A message; neither end modifies it, or what it refers to, once it is sent."""
 
-
 LEAST_BYTES: Final = 1 << 20
 """Bytes that the peer must have acknowledged: fewer show how much was sent, not what can be."""
 _APP_LIMITED: Final = 7

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from synergai.v1 import common_pb2, hub_pb2
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 from worker_agent.exchange import Exchange
 from worker_agent.hub_client.client import ControlHandler, HubClient
 from worker_agent.hub_client.remote import RemoteHub

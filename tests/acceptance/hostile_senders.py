@@ -17,8 +17,8 @@ import grpc
 from demo.local_fleet import LocalFleet
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import common_pb2, hub_pb2
-from synergai.wire.hub import HUB_VERSION
-from synergai.wire.tls import ClientTls, open_channel
+from synergai.wire.credentials import ClientTls, open_channel
+from synergai.wire.limits import HUB_VERSION
 from tests.acceptance import hostile_messages as hostile
 from tests.calls import raw_responses, raw_stream, raw_unary
 

@@ -35,7 +35,7 @@ from profiler.zoo.recipes import build
 from synergai import Client
 from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.jobs import JobState
-from synergai.wire.tls import ClientTls
+from synergai.wire.credentials import ClientTls
 from tests.acceptance import hostile_messages as hostile
 from tests.acceptance.hostile_senders import (
     TIMEOUT_S,

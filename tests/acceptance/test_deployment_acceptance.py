@@ -11,8 +11,9 @@ import onnxruntime
 import psutil
 import pytest
 
-from demo.local_fleet import LocalFleet
+from demo.local_fleet import LocalFleet, reserved_port
 from synergai import SyncClient
+from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.models.manifest import pack
 from tests.layered_engines import features, write_layers
@@ -97,6 +98,35 @@ def test_pushed_engine_that_fits_no_worker_answers_without_a_command(
         assert stages(client) == placed
         client.remove_engine(ENGINE, 1)
         wait_until(lambda: not stages(client))
+
+
+def test_links_of_a_deployment_are_measured_before_its_first_query(
+    model: Path, tmp_path: Path
+) -> None:
+    with (
+        LocalFleet(tmp_path / "fleet") as fleet,
+        SyncClient(fleet.address) as client,
+        reserved_port() as left,
+        reserved_port() as right,
+    ):
+        fleet.start_gateway()
+        start_worker(fleet, "left", tmp_path, "--peer-port", str(left))
+        start_worker(fleet, "right", tmp_path, "--peer-port", str(right))
+        push(client, model)
+
+        def is_deployed() -> bool:
+            return [each.state for each in client.deployments()] == ["deployed"]
+
+        wait_until(is_deployed, DEPLOYED_WITHIN_S)
+        [deployed] = client.deployments()
+        assert "links not measured" not in deployed.reason
+        workers = {worker.id: worker for worker in client.workers()}
+        [route] = deployed.deployed
+        first, last = (workers[WorkerId(leg.worker)] for leg in route.legs)
+        assert not first.queries_done
+        assert first.link.to_bytes_per_s > 0
+        assert last.link.from_bytes_per_s > 0
+        assert [(link.worker_id, link.bytes_per_s > 0) for link in last.peers] == [(first.id, True)]
 
 
 def test_planner_in_a_package_of_its_own_decides_where_stages_run(

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import grpc
 
+from synergai.wire.credentials import Identity, server_context
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.wire.native.server import NativeServer
-from synergai.wire.tls import Identity, server_context
 from tests.gate.service import Echo, TestService
 
 SERVERS: Final = ("native", "grpcio")

@@ -20,15 +20,13 @@ from synergai.models.formats.model_files import weight_files
 from synergai.wire.arrays import BFLOAT16_BITS
 from worker_agent.backends import Interrupted, runtime_failure
 from worker_agent.cpu_affinity import thread_cores
-from worker_agent.providers import OPERATORS_VARIABLE, session_providers
+from worker_agent.providers import OPERATORS_VARIABLE, ProviderChoice, session_providers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from pathlib import Path
 
     from worker_agent.backends import Array
-    from worker_agent.providers import ProviderChoice
-
 
 _BFLOAT16_TYPE: Final = 16
 """``TensorProto.BFLOAT16``; workers need not have the ``onnx`` package."""

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from synergai.domain import UNKNOWN_RANK
+from synergai.domain import UNKNOWN_RANK, BatchTimes, Engine
 from synergai.errors import EngineUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from synergai.domain import BatchTimes, Engine
     from worker_agent.backends import Array
-
 
 GROW_AFTER: Final = 32
 """Successful batches after which larger ones are tried again."""

@@ -9,12 +9,18 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from synergai.errors import InvalidInput
-from worker_agent.ipc import Decoder, LoadVariant, RunQuery, RunSamples, StopRun, UnloadVariant
+from worker_agent.ipc import (
+    Decoder,
+    LoadVariant,
+    Order,
+    RunQuery,
+    RunSamples,
+    StopRun,
+    UnloadVariant,
+)
 
 if TYPE_CHECKING:
     import socket
-
-    from worker_agent.ipc import Order
 
     Run: TypeAlias = RunQuery | RunSamples
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
-from synergai.models.directory import ModelDirectory
+from synergai.models.directory import EngineDefinition, ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.models.formats.model_files import SAMPLES_FILE, has_signatures
 from synergai.models.samples import RANDOM_SAMPLES, Samples, Synthesiser, load_samples
@@ -27,15 +27,13 @@ from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
 from worker_agent.host.processing import Processing, check_exit
 from worker_agent.host.query_codec import QueryCodec
-from worker_agent.ipc import LoadFailed, Ready
+from worker_agent.ipc import Arena, LoadFailed, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from synergai.models.directory import EngineDefinition
     from worker_agent.backends import Array, Backend
-    from worker_agent.ipc import Arena
     from worker_agent.providers import ProviderChoice
 
 

@@ -15,12 +15,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import BatchTimes, Engine, Fault, Outcome
 from synergai.errors import (
     EngineUnusable,
     InvalidInput,
+    MessageTooLarge,
     OutOfMemory,
-    ResponseTooLarge,
     SynergaiError,
 )
 from synergai.models.definition import ADVICE
@@ -30,6 +30,7 @@ from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, s
 from worker_agent.host.inbox import AgentDisconnected, Inbox
 from worker_agent.ipc import (
     INTERRUPT,
+    Arena,
     LoadStarted,
     LoadVariant,
     RunEnded,
@@ -45,12 +46,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from synergai.domain import BatchTimes, Engine
     from worker_agent.backends import Array, Interruptible
     from worker_agent.host.inbox import Run
     from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
-    from worker_agent.ipc import Arena
 
 
 # While a query computes, the host's main thread is inside the runtime and does not read its socket.
@@ -429,7 +428,7 @@ def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:
             fault, detail = Fault.BAD_INPUT, str(error)
         case OutOfMemory():
             fault, detail = Fault.OUT_OF_MEMORY, str(error)
-        case ResponseTooLarge():
+        case MessageTooLarge():
             fault, detail = Fault.RESPONSE_TOO_LARGE, str(error)
         case EngineUnusable() | SynergaiError():
             fault, detail = Fault.ENGINE_BROKEN, str(error)

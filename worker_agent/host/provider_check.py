@@ -18,13 +18,11 @@ import msgspec
 import numpy as np
 
 from synergai.errors import EngineUnusable, SynergaiError
-from worker_agent.backends import BACKENDS
+from worker_agent.backends import BACKENDS, Backend
 from worker_agent.providers import ONNXRUNTIME, ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from worker_agent.backends import Backend
 
 _MODEL: Final = (
     "2nafj0SXZc0eA`lcM<`4A_h%ibWL?^5&>r_O9%uA1P}p20e4D3004kL0000$002Nh004kM005vs006*1007`X0000%"

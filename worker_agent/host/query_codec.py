@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from synergai.domain import Outcome
-from synergai.errors import InvalidInput, ResponseTooLarge
+from synergai.domain import Engine, Outcome
+from synergai.errors import InvalidInput, MessageTooLarge
 from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
@@ -23,19 +23,25 @@ from synergai.wire.request_codec import (
     raw_output_prefix,
 )
 from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_header
-from worker_agent.host.processing import EarlyExit
-from worker_agent.ipc import INLINE_BYTES, MAX_RESPONSE_BYTES, SLOT_BYTES, ArenaRef, RunEnded, Tally
+from worker_agent.host.processing import EarlyExit, Processing
+from worker_agent.ipc import (
+    INLINE_BYTES,
+    MAX_RESPONSE_BYTES,
+    SLOT_BYTES,
+    Arena,
+    ArenaRef,
+    RunEnded,
+    RunQuery,
+    Tally,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from synergai.domain import Engine
     from synergai.models.samples import Samples
     from synergai.oip.inference_pb2 import ModelInferRequest
     from synergai.wire.request_codec import Buffer, RequestHeader, RequestTemplate
     from worker_agent.backends import Array
-    from worker_agent.host.processing import Processing
-    from worker_agent.ipc import Arena, RunQuery
 
     Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Described: TypeAlias = Iterable[tuple[str, str, Array]]
@@ -158,7 +164,7 @@ class QueryCodec:
 
 def _check_size(size: int) -> None:
     if size > MAX_RESPONSE_BYTES:
-        raise ResponseTooLarge(
+        raise MessageTooLarge(
             f"the response has {size:,} bytes or more; the limit is {MAX_RESPONSE_BYTES:,}"
         )
 

@@ -9,25 +9,27 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import BatchTimes, Fault, Outcome
 from synergai.errors import InvalidInput
 from worker_agent.ipc import (
     INLINE_BYTES,
     SLOT_BYTES,
+    Arena,
     ArenaRef,
     Decoder,
+    Message,
+    Order,
     RunEnded,
     RunQuery,
     RunSamples,
+    StopRun,
     Tally,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from synergai.domain import BatchTimes
     from synergai.wire.request_codec import Buffer
-    from worker_agent.ipc import Arena, Message, Order, StopRun
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
     """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from synergai.errors import Unavailable
+from synergai.errors import SynergaiError, Unavailable
 from worker_agent.cpu_affinity import format_cores
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.ipc import Arena
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import EngineName, Session
-    from synergai.errors import SynergaiError
     from worker_agent.providers import ProviderChoice
-
 
 _HOST: Final = sys.executable, "-m", "worker_agent.host.main"
 

@@ -6,12 +6,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from synergai.errors import EngineUnusable, Unavailable
+from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from worker_agent.ipc import (
     LoadFailed,
     LoadStarted,
     LoadVariant,
     Message,
+    Order,
     Ready,
     UnloadVariant,
     VariantUnloaded,
@@ -19,9 +20,6 @@ from worker_agent.ipc import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from synergai.errors import SynergaiError
-    from worker_agent.ipc import Order
 
 
 class LoadHung(EngineUnusable):

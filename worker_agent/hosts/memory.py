@@ -112,10 +112,6 @@ class HostMemory:
 
         The host counts with the peak of its memory, and others with what they use now. If
         `evicts`, idle sessions are evicted first, as for a sample.
-
-        Raises:
-            TooLarge: the host exceeded the limit alone.
-            CrowdedOut: it did so together with the others.
         """
         self.check_variant_load(host)
         size, peak = rss_bytes(host.pid), peak_rss_bytes(host.pid)
@@ -129,11 +125,7 @@ class HostMemory:
                 raise self._kill(host, peak)
 
     def check_variant_load(self, host: Host) -> None:
-        """Kill a host that has exceeded the limit alone since the load of a variant began.
-
-        Raises:
-            TooLarge: it has.
-        """
+        """Kill a host that has exceeded the limit alone since the load of a variant began."""
         if self.limit_bytes and (peak := peak_rss_bytes(host.pid)) > self.limit_bytes:
             raise self._kill(host, peak)
 

@@ -7,7 +7,7 @@ import logging
 import math
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -18,7 +18,13 @@ from synergai.runtime.resources import available_memory_bytes, rss_bytes, usable
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
-from worker_agent.hosts.preloads import FREE_SHARE, PreloadAborted, Preloads, without_variant
+from worker_agent.hosts.preloads import (
+    FREE_SHARE,
+    Preload,
+    PreloadAborted,
+    Preloads,
+    without_variant,
+)
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.sessions import (
     ResidentSessions,
@@ -31,10 +37,8 @@ from worker_agent.hosts.sessions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from synergai.domain import EngineName, Session, UnusableSession
-    from worker_agent.hosts.preloads import Preload
     from worker_agent.providers import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25

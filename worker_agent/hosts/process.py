@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import Fault
-from synergai.errors import InvalidInput, Unavailable
+from synergai.domain import BatchTimes, Fault, Session
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.resources import forget_peak_rss, is_stopped
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
@@ -22,6 +22,7 @@ from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.ipc import (
     INTERRUPT,
+    Arena,
     LoadFailed,
     LoadStarted,
     Message,
@@ -39,11 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from synergai.domain import BatchTimes, Session
-    from synergai.errors import SynergaiError
     from synergai.wire.request_codec import Buffer
     from worker_agent.hosts.connection import OnEnded, OnProgress
-    from worker_agent.ipc import Arena
     from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0

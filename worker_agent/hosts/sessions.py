@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import UnusableSession
-from synergai.errors import ConfigurationUnusable, EngineUnusable, Unavailable
+from synergai.domain import EngineName, Session, UnusableSession
+from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from synergai.runtime.resources import rss_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import printable
@@ -21,8 +21,6 @@ from worker_agent.hosts.loads import LoadCrashed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from synergai.domain import EngineName, Session
-    from synergai.errors import SynergaiError
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc import Ready
 

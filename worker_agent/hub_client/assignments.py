@@ -8,7 +8,7 @@ import time
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput, TensorsLost
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from synergai.domain import Configuration
     from synergai.v1 import hub_pb2
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports
@@ -66,6 +65,11 @@ class Assignments:
             self._stop(assignment_id)
         for assignment_id in orders.aborts:
             self._stop(assignment_id, abort=True)
+        for pull in orders.probes:
+            if pull.address:
+                self._tasks.start(self._pulls.pull_directly(pull))
+            else:
+                self._held.hold_zeros(self, pull.token)
         if orders.sends:
             self._pulls.send(orders.sends)
         for tensors in orders.relayed:

@@ -24,10 +24,10 @@ from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
 from synergai.wire import converters, rpc
-from synergai.wire.hub import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
+from synergai.wire.limits import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.status import error_from_call
-from synergai.wire.work_messages import Reports
-from worker_agent.exchange import Pulls
+from synergai.wire.work_messages import Orders, Reports
+from worker_agent.exchange import Exchange, Pulls
 from worker_agent.hub_client.assignments import Assignments
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, Engine, EngineName, Session, UnusableSession
     from synergai.v1 import common_pb2
-    from synergai.wire.work_messages import Orders
     from synergai.wire.work_transport import WorkTransport
-    from worker_agent.exchange import Exchange
     from worker_agent.hosts.sessions import SessionChange
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner import Runner
@@ -48,10 +46,10 @@ _REGISTER_ELSEWHERE_S: Final = 3.0
 """Time for a registration if there is another gateway to try: this one may hang."""
 _FLUSH_TIMEOUT_S: Final = 2.0
 _NO_REPORTS: Final = Reports()
-BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
+_BACKOFF: Final = Backoff(initial_s=0.5, max_s=10.0)
 _BACKOFF_OF_SEVERAL: Final = Backoff(initial_s=0.25, max_s=2.0)
 """For several gateways, each of which is tried less often."""
-BACKOFF_RESET_AFTER_S: Final = 5.0
+_BACKOFF_RESET_AFTER_S: Final = 5.0
 """A connection that lasts this long resets the backoff."""
 
 _log = logging.getLogger(__name__)
@@ -274,7 +272,7 @@ class HubClient:
         self._hub = hub
         self._registration: Registration | None = None
         several = hub.gateways > 1
-        self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else BACKOFF)
+        self._backoff = backoff or (_BACKOFF_OF_SEVERAL if several else _BACKOFF)
         self._delays = self._backoff.delays()
 
     @property
@@ -362,7 +360,7 @@ class HubClient:
                 await registration.register()
                 # Not immediately: two agents with the same id would keep replacing each other at
                 # the shortest backoff.
-                backoff_reset = loop.call_later(BACKOFF_RESET_AFTER_S, self._reset_backoff)
+                backoff_reset = loop.call_later(_BACKOFF_RESET_AFTER_S, self._reset_backoff)
                 _log.info("registered with the gateway at %s", self._hub.target)
                 await registration.serve()
             finally:

@@ -21,22 +21,19 @@ from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import StateFile
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
-from synergai.wire.hub import GATEWAY_LOST_AFTER
+from synergai.wire.credentials import ClientTls, open_channel
+from synergai.wire.limits import GATEWAY_LOST_AFTER
 from synergai.wire.status import error_from_call
-from synergai.wire.tls import ClientTls, open_channel
-from synergai.wire.work_messages import decode_orders
+from synergai.wire.work_messages import Orders, decode_orders
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
-from worker_agent.hub_client.identity import NO_CREDENTIALS, WorkerIdentity
+from worker_agent.hub_client.identity import NO_CREDENTIALS, Credentials, WorkerIdentity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
-    from synergai.wire.work_messages import Orders
     from worker_agent.agent_settings import AgentSettings
-    from worker_agent.hub_client.identity import Credentials
-
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
@@ -54,9 +51,6 @@ def open_link(config: AgentSettings, suffix: str = "", token: str = "") -> Remot
     Args:
         suffix: of the worker's id; empty for the machine's.
         token: enrolment token, unless there is a file.
-
-    Raises:
-        InvalidInput: certificates or credentials cannot be used.
     """
     state, token_file = config.state, config.enrolment_token_file
     if suffix:

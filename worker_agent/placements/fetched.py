@@ -104,7 +104,14 @@ class FetchedEngines:
             self.contents.remove(removable.pop(0))
 
     def evict(self, placed: Collection[str]) -> None:
-        """Remove content that is not placed, unless there is a budget within which it may stay."""
+        """Remove content that is not placed, unless there is a budget within which it may stay.
+
+        What an agent that was killed has left of an installation goes as well.
+        """
+        for name in (_NEW, _OLD):
+            shutil.rmtree(self._root / name, ignore_errors=True)
+        for unwritten in (self._root / _DIGESTS).glob(".*"):
+            unwritten.unlink()
         for sha256 in self.contents.sizes():
             if sha256 not in placed and (not self._budget_bytes or not self._fits(0)):
                 self.contents.remove(sha256)

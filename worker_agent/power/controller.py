@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _UNCAPPED_MHZ: Final = 10_000.0
 """A mode without a cap is faster than those with one."""
-SOCKET: Final = Path("/run/synergai/power.sock")
+_SOCKET: Final = Path("/run/synergai/power.sock")
 _REPLY_TIMEOUT_S: Final = 120.0
 """Covers a switch, its settling time, and the switch back if it fails."""
 _MAX_REPLY_BYTES: Final = 64 << 10
@@ -238,7 +238,7 @@ def _settle(mode: str, read: Callable[[], Reading], timing: SwitchTiming) -> Rea
 class DelegatedController:
     """Controller that delegates switching to the helper and verifies the result itself."""
 
-    def __init__(self, reader: PowerController, address: Path = SOCKET) -> None:
+    def __init__(self, reader: PowerController, address: Path = _SOCKET) -> None:
         self._reader = reader
         self._address = address
 
@@ -332,9 +332,6 @@ def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -
     With ``auto``, a board whose modes cannot be used has none, unless some are asked for: it can
     serve without. In an unprivileged process, controllers that need root delegate switching to
     ``synergai-power``.
-
-    Raises:
-        NotSupported: the machine's description of its modes is not understood.
     """
     chosen = detect(files) if name == AUTO else name
     options = {"lenient": True} if name == AUTO and chosen == "nvpmodel" else {}

@@ -21,12 +21,10 @@ from worker_agent.power.controller import (
     find_mode,
     switch,
 )
-from worker_agent.power.files import format_cpus, parse_cpus
+from worker_agent.power.files import MachineFiles, format_cpus, parse_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from worker_agent.power.files import MachineFiles
 
 
 # Many boards and container hosts mount v1 controllers next to an idle v2 hierarchy.

@@ -15,12 +15,10 @@ from worker_agent.power.controller import (
     find_mode,
     switch,
 )
-from worker_agent.power.files import parse_cpus
+from worker_agent.power.files import MachineFiles, parse_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from worker_agent.power.files import MachineFiles
 
 _CPU: Final = "/sys/devices/system/cpu"
 _NAME: Final = re.compile(r"(\d+)x(\d+)mhz")

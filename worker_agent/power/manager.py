@@ -9,13 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from synergai.runtime.tasks import TaskBag
-from worker_agent.power.controller import AUTO, PowerMode, Reading, SwitchFailed, open_controller
+from worker_agent.power.controller import (
+    AUTO,
+    PowerController,
+    PowerMode,
+    Reading,
+    SwitchFailed,
+    SwitchResult,
+    open_controller,
+)
 from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from worker_agent.power.controller import PowerController, SwitchResult
 
 T = TypeVar("T")
 POLL_INTERVAL_S: Final = 10.0

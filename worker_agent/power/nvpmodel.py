@@ -21,14 +21,11 @@ from worker_agent.power.controller import (
     select_modes,
     switch,
 )
-from worker_agent.power.files import parse_cpus
-from worker_agent.power.nvpmodel_conf import NO_CAP, parse_conf
+from worker_agent.power.files import MachineFiles, parse_cpus
+from worker_agent.power.nvpmodel_conf import NO_CAP, BoardModes, PowerModel, Setting, parse_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from worker_agent.power.files import MachineFiles
-    from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, Setting
 
 CONF: Final = "/etc/nvpmodel.conf"
 _CPU: Final = "/sys/devices/system/cpu"

@@ -15,14 +15,13 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from typing import Self
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
@@ -312,9 +311,6 @@ def open_meter(
 
     Args:
         gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
-
-    Raises:
-        NotSupported: no sensor can be read.
     """
     reasons = []
     for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):

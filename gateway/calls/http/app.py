@@ -17,31 +17,28 @@ import msgspec
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Router
+from starlette.routing import BaseRoute, Router
 
 from gateway.calls.http.connections import SURPLUS, LimitedConnection
 from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import encodable
+from synergai.wire.credentials import server_context
 from synergai.wire.parameters import REQUEST_ID, valid_id
 from synergai.wire.rpc import delay_refusal, log_internal_error
 from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
-from synergai.wire.tls import server_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from starlette.requests import Request
-    from starlette.routing import BaseRoute
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.gateway_settings import GatewaySettings
     from synergai.wire.memory_bounds import UnreadResponses
-
 
 JSON = "application/json"
 

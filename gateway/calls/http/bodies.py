@@ -10,14 +10,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from synergai.errors import DeadlineExceeded, InvalidInput, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from starlette.requests import Request
 
 GRACE_S: Final = 10.0
 """Time to send a body of any size."""

@@ -10,26 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gateway.calls.http.app import cancelled_on_disconnect, json_response
 from gateway.entry.call_guard import peer_of
 from synergai.errors import NotFound, Overloaded
 from synergai.fleet_page import SCRIPTS, read_file
-from synergai.fleet_page.page_state import INTERVAL_S, Batch, encode
+from synergai.fleet_page.page_state import INTERVAL_S, Batch, PageRecord, PageState, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.explanations import Explanation
     from synergai.core.routes.deployment import EngineDeployment
-    from synergai.fleet_page.page_state import PageRecord, PageState
-
 
 MAX_VIEWERS: Final = 64
 _KEPT: Final = 80

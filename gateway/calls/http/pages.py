@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
 
     from gateway.calls.servicers.engines import EngineCalls
     from synergai.oip.repository_pb2 import RepositoryIndexResponse
-
 
 _SECURITY: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "

@@ -9,23 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gateway.calls.http.app import cancelled_on_disconnect, chosen_id, json_response
 from synergai.errors import InvalidInput, NotSupported
-from synergai.wire.oip_rest.messages import (
-    decode_json,
-    message_to_json,
-    read_request,
-    write_response,
-)
+from synergai.wire.oip_rest import decode_json, message_to_json, read_request, write_response
 from synergai.wire.parameters import TENANT_METADATA, TRACEPARENT, CallIds, checked_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import BaseRoute
 
     from gateway.calls.http.bodies import Bodies
     from gateway.calls.servicers.engines import EngineCalls

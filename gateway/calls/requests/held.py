@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gateway.calls.requests.inference import Admitted
+from gateway.calls.requests.inference import Admitted, Inference
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.calls.requests.inference import Inference
     from gateway.calls.requests.parameters import InferenceCall
     from gateway.entry.admission import Admission
@@ -33,15 +35,21 @@ class HeldRequest:
 
 
 class HeldRequests:
-    """Begins requests once their engines have been inspected."""
+    """Begins requests once their engines have been inspected.
+
+    Args:
+        begin_staged: begins one whose engine runs in stages by then; returns None for others.
+    """
 
     def __init__(
         self,
         inference: Inference,
+        begin_staged: Callable[[InferenceCall], HeldRequest | None],
         versions: Versions,
         admission: Admission,
     ) -> None:
         self._inference = inference
+        self._begin_staged = begin_staged
         self._versions = versions
         self._admission = admission
         self._running = TaskBag()
@@ -88,10 +96,9 @@ class HeldRequests:
             raise
         remaining_s = None if deadline is None else deadline - loop.time()
         room.close()
+        call = replace(call, budget_s=remaining_s)
         try:
-            request = self._inference.begin_request(
-                replace(call, budget_s=remaining_s), charged=True
-            )
+            request = self._begin_staged(call) or self._inference.begin_request(call, charged=True)
         except SynergaiError as error:
             error.request_id = call.request_id.job
             raise

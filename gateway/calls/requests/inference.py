@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.calls.requests.parameters import DEFAULT_OPTIONS, parse_options, serialised_timings
+from gateway.calls.requests.parameters import (
+    DEFAULT_OPTIONS,
+    InferenceCall,
+    RequestOptions,
+    parse_options,
+    serialised_timings,
+)
 from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.entry.access.caller import UNRESTRICTED, Role
 from gateway.fleet.stages import EngineInStages
-from gateway.monitoring.counts import request_outcome
+from gateway.monitoring.counts import EngineMetrics, request_outcome
 from gateway.monitoring.tracing import TracedRun
-from synergai.domain import EngineName, Job, JobId
+from synergai.domain import Engine, EngineName, Fault, Job, JobId
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -35,18 +41,15 @@ from synergai.wire.validation import check_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.calls.requests.parameters import InferenceCall, RequestOptions
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.entry.admission import Admission, TenantUsage
     from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from synergai.core.explanations import Cause
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import Engine, Fault
     from synergai.jobs import JobState
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer

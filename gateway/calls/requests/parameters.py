@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.entry.access.caller import Role
-from synergai.domain import validate_accuracy
+from gateway.entry.access.caller import Caller, Role
+from synergai.domain import Configuration, JobId, WorkerId, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
 from synergai.jobs import MAX_PRIORITY
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
@@ -20,12 +20,9 @@ from synergai.wire.parameters import WINDOW_METADATA, checked_tenant, read_param
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.entry.access.caller import Caller
     from gateway.monitoring.tracing import Trace
-    from synergai.domain import Configuration, JobId, WorkerId
     from synergai.wire.request_codec import RequestHeader
     from synergai.wire.rpc import RawRequest
-
 
 STREAM_WINDOW: Final = 64
 """Default of a stream's window: requests in flight beyond which the stream is not read, so that

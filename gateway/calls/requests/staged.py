@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.calls.requests.held import HeldRequest
-from gateway.calls.requests.inference import Admitted
-from gateway.calls.requests.parameters import join_timings
+from gateway.calls.requests.inference import Admitted, Inference, Request
+from gateway.calls.requests.parameters import InferenceCall, join_timings
 from gateway.fleet.routes import asked_of_exit
-from synergai.core.pipeline import Answer, Drop, Pipeline, Ready
+from synergai.core.pipeline import Answer, Command, Drop, Pipeline, Ready, Visit
 from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.tasks import TaskBag
@@ -29,11 +29,8 @@ from synergai.wire.validation import DROP, LEAVE, check_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gateway.calls.requests.inference import Inference, Request
-    from gateway.calls.requests.parameters import InferenceCall
     from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
-    from synergai.core.pipeline import Command, Visit
     from synergai.core.route import Route
     from synergai.domain import Engine
     from synergai.oip.inference_pb2 import InferParameter
@@ -55,8 +52,8 @@ class StagedRequests:
         self._admission = admission
         self._running = TaskBag()
 
-    def begin_staged(self, call: InferenceCall) -> HeldRequest | None:
-        """Accept a request for an engine that runs in stages.
+    def begin_staged(self, call: InferenceCall, *, charged: bool = False) -> HeldRequest | None:
+        """Accept a request for an engine that runs in stages; see `Inference.begin_request`.
 
         Return None if it is to run whole, or cannot run at all.
         """
@@ -81,11 +78,12 @@ class StagedRequests:
                 self._versions.check_floor(engine, options.min_accuracy, "")
             self._check_feasible(route, call.budget_s)
             # Until its end, so that a gateway which is stopping waits for all of its stages.
-            self._admission.acquire(0)
+            self._admission.acquire(0, accepted=charged)
         except SynergaiError as error:
             self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
-        request = HeldRequest(self._running.start_awaited(StagedRequest(self, call, route).run()))
+        work = StagedRequest(self, call, route, charged=charged).run()
+        request = HeldRequest(self._running.start_awaited(work))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
@@ -137,12 +135,15 @@ class StagedRequests:
 class StagedRequest:
     """Drives the one query of a request through its stages, whose inputs it keeps until its end."""
 
-    def __init__(self, requests: StagedRequests, call: InferenceCall, route: Route) -> None:
+    def __init__(
+        self, requests: StagedRequests, call: InferenceCall, route: Route, *, charged: bool
+    ) -> None:
         self._pipeline = Pipeline(route, MOST_LOSSES, keeps_inputs=True)
         self._requests = requests
         self._inference = requests.inference
         self._call = call
         self._route = route
+        self._charged = charged
         self._begun = asyncio.get_running_loop().time()
         self._runs = self._position = 0
         self._visit: Visit | None = None
@@ -220,13 +221,13 @@ class StagedRequest:
         is_last, client = self._route.is_last(position), call.raw.parsed.message
         header = of_stage(self._inputs[position], client, self._stage, is_last=is_last, asked=asked)
         raw = RawRequest(serialise_request(header.message, header.raw), header)
-        request_id, is_first = call.request_id, not self._runs
-        if not is_first:
+        request_id = call.request_id
+        if self._runs:
             request_id = replace(request_id, job=self._inference.new_id())
         self._runs += 1
         request = self._inference.begin_request(
             replace(call, raw=raw, budget_s=stage_s, request_id=request_id),
-            charged=not is_first,
+            charged=self._charged or self._runs > 1,
             pull=visit.tensors,
             holds_outputs=not is_last and asked not in (LEAVE, DROP),
         )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.entry.access.caller import READERS, Role, current_caller, visible_engines
 from gateway.fleet.stages import EngineInStages
 from synergai.core.route import Route
-from synergai.domain import UNKNOWN_RANK
+from synergai.domain import UNKNOWN_RANK, Engine, EngineName, TensorSpec
 from synergai.errors import NotSupported, SynergaiError
 from synergai.names import parse_version, split_variant, split_version, versioned, versioned_variant
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.counts import Duration, EngineStatistics
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import Engine, EngineName, TensorSpec
     from synergai.runtime.clock import Clock
 
 _STRING: Final = "BYTES"

@@ -6,7 +6,7 @@ import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from gateway.calls.requests.inference import Request
+from gateway.calls.requests.inference import Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId, window_from_metadata
 from gateway.calls.servicers.inference_stream import InferenceStream
 from gateway.entry.access.caller import current_caller
@@ -22,10 +22,11 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.runtime.tasks import TaskBag
 from synergai.wire import rpc
-from synergai.wire.memory_bounds import COUNTED_BYTES
+from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadResponses
 from synergai.wire.parameters import (
     NO_IDS,
     TRACEPARENT,
+    CallIds,
     ids_from_metadata,
     tenant_from_metadata,
     valid_id,
@@ -36,13 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from gateway.calls.requests.held import HeldRequests
-    from gateway.calls.requests.inference import Inference
     from gateway.calls.requests.staged import StagedRequests
     from gateway.calls.servicers.engines import EngineCalls
     from gateway.fleet.stages import StageChains
     from gateway.monitoring.tracing import Trace, Tracing
-    from synergai.wire.memory_bounds import UnreadResponses
-    from synergai.wire.parameters import CallIds
     from synergai.wire.request_codec import Buffer, RequestHeader
     from synergai.wire.rpc import Malformed, PendingCall, RawRequest
     from synergai.wire.server_call import ServerCall

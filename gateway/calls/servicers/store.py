@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.entry.access.caller import Role, current_caller
-from gateway.hub.store.storage import parse_placement
-from gateway.hub.store.transfers import PushKey
+from gateway.hub.store.storage import StoredVersion, parse_placement
+from gateway.hub.store.transfers import Pacer, PushKey
 from synergai.errors import InvalidInput
 from synergai.v1 import store_pb2
 from synergai.wire import rpc
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.hub.placements import Placements
-    from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from gateway.hub.store.transfers import Pacer
     from synergai.wire.server_call import ServerCall
 
 

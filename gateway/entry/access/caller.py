@@ -18,14 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from synergai.errors import JobNotFound, PermissionDenied, Unauthenticated
-from synergai.jobs import MAX_PRIORITY
+from synergai.jobs import MAX_PRIORITY, JobSpec, JobStatus
 from synergai.names import engine_of_stage, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from synergai.domain import EngineName
-    from synergai.jobs import JobSpec, JobStatus
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gateway.entry.access.caller import ANONYMOUS
-from gateway.entry.access.table import AllowedClient, read_access_table
+from gateway.entry.access.caller import ANONYMOUS, Grant
+from gateway.entry.access.table import AccessTable, AllowedClient, read_access_table
 from synergai.cli.output import print_table
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from gateway.entry.access.caller import Grant
-    from gateway.entry.access.table import AccessTable
 
 app: Final = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
 _TOKEN_BYTES: Final = 32

@@ -8,7 +8,7 @@ import logging
 import time
 import urllib.request
 from collections import OrderedDict
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -22,8 +22,6 @@ from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from http.client import HTTPResponse
-
     from gateway.entry.access.table import AccessTable, Jwt
 
 _log = logging.getLogger(__name__)

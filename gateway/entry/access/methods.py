@@ -6,15 +6,12 @@ the same roles again for these.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
-from gateway.entry.access.caller import ANY, READERS, Role
+from gateway.entry.access.caller import ANY, READERS, Caller, Role
 from synergai.errors import PermissionDenied, Unauthenticated
-
-if TYPE_CHECKING:
-    from gateway.entry.access.caller import Caller
 
 
 class Permission(Struct, frozen=True):

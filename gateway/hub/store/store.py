@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 from msgspec.structs import replace
 
 from gateway.entry.access.caller import Caller, Grant, Role
-from gateway.hub.store.files import Threads
+from gateway.hub.store.files import Files, Threads
 from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
-from gateway.hub.store.transfers import KEEP_FREE_BYTES, Push, Pushes, PushKey
+from gateway.hub.store.transfers import KEEP_FREE_BYTES, OWN, Missing, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.hub.store.files import Files
-    from gateway.hub.store.transfers import Missing
     from synergai.domain import EngineName
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-GATEWAY: Final = Caller("the gateway", "", (Grant(to=(), roles=frozenset({Role.OPERATE})),))
-"""Who pushes what the gateway makes itself. No client has a name with a space."""
+GATEWAY: Final = Caller(OWN, "", (Grant(to=(), roles=frozenset({Role.OPERATE})),))
+"""Who pushes what the gateway makes itself."""
 _THREADS: Final = 2
 _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
@@ -211,6 +209,10 @@ class EngineStore:
     async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
         """Append to content that is being uploaded; see `Pushes.append`."""
         return await self._pushes.append(key, sha256, offset, data)
+
+    def give_up(self, key: PushKey) -> None:
+        """End a push that nobody will continue."""
+        self._pushes.end(key)
 
     @_completed
     async def publish(

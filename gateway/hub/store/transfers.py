@@ -23,19 +23,21 @@ from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Overloaded
 from synergai.models.contents import Contents
-from synergai.models.manifest import content_digest
+from synergai.models.manifest import Manifest, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from gateway.hub.store.files import Threads
-    from synergai.models.manifest import Manifest
 
 KEEP_FREE_BYTES: Final = 512 << 20
 """Space that pushes leave on the disk of the state directory, which has the journal as well."""
 ABANDONED_S: Final = 3600.0
 """Time after which no room is kept for a push that was not continued; what it has sent stays."""
+OWN: Final = "the gateway"
+"""Who pushes what the gateway makes itself. No client has a name with a space."""
+_OWN_PREFIX: Final = "own-"
 _MAX_PUSHES: Final = 64
 """Pushes of one client; with a further one, its oldest is no longer continued."""
 BYTES_PER_S: Final = 128 << 20
@@ -63,7 +65,7 @@ class PushKey(NamedTuple):
     @property
     def folder(self) -> str:
         """Name of its folder, the same after a restart."""
-        return content_digest(msgspec.json.encode(self))
+        return _OWN_PREFIX * (self.pusher == OWN) + content_digest(msgspec.json.encode(self))
 
 
 class Missing(Struct, frozen=True):
@@ -180,7 +182,10 @@ class Pushes:
         )
 
     async def expire(self) -> None:
-        """Forget abandoned pushes, and remove content that none has continued for long."""
+        """Forget abandoned pushes, and remove content that none has continued for long.
+
+        That of the gateway's own pushes goes at once.
+        """
         abandoned = self._clock() - ABANDONED_S
         for key, push in list(self._pushes.items()):
             if push.continued_at < abandoned:
@@ -191,7 +196,9 @@ class Pushes:
         if not self._folder.exists():
             return
         for folder in self._folder.iterdir():
-            if folder.name not in kept:
+            if folder.name.startswith(_OWN_PREFIX) and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)  # what it needs, it makes again
+            elif folder.name not in kept:
                 Contents(folder).expire()
                 with suppress(OSError):  # it has content
                     folder.rmdir()

@@ -28,12 +28,7 @@ _OLDEST: Final = 140_000
 
 
 class DatabaseSession:
-    """A session with an event loop of its own; one thread at a time uses it.
-
-    Raises:
-        InvalidInput: asyncpg is not installed, or the URL or the user's rights do not suffice.
-        Unavailable: the server cannot be reached.
-    """
+    """A session with an event loop of its own; one thread at a time uses it."""
 
     def __init__(self, url: str) -> None:
         try:

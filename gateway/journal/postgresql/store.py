@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gateway.journal.files import hold_cluster
 from gateway.journal.operations import Accept, check_repeated
-from gateway.journal.postgresql.session import where
-from gateway.journal.store import Deposed, JournalBroken, RuleViolated, is_disk_full
+from gateway.journal.postgresql.session import DatabaseSession, where
+from gateway.journal.store import Deposed, JournalBroken, Operation, Row, RuleViolated, is_disk_full
 from synergai.domain import JobId
 from synergai.errors import InternalError, SynergaiError, UploadUsed
 from synergai.jobs import JobState
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from gateway.journal.postgresql.session import DatabaseSession
-    from gateway.journal.store import Operation, Row
     from synergai.runtime.clock import Clock
 
 

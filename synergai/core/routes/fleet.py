@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from synergai.core.routes.links import GATEWAY, Link, Links
-from synergai.domain import WorkerClass  # noqa: TC001 - msgspec reads the annotations
+from synergai.domain import MAX_THREADS, EngineName, WorkerClass  # msgspec reads the annotations
 from synergai.names import validate_name
 from synergai.runtime.text import suggestion
 
@@ -26,11 +26,15 @@ class FleetWorker(
 
     Attributes:
         memory_mb: what its engine hosts may take, in units of 10^6 bytes.
+        cores: those that its engines may use; 0 if not known.
+        query_s: seconds of a query with one thread, by engine, as its agent has measured them.
     """
 
     id: str
     worker_class: WorkerClass
     memory_mb: Annotated[float, Meta(gt=0, le=1e9)] = math.inf
+    cores: Annotated[int, Meta(ge=0, le=MAX_THREADS)] = 0
+    query_s: dict[EngineName, Annotated[float, Meta(gt=0)]] = {}
 
 
 class Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,8 +35,8 @@ from synergai.core.scheduling.rules.leases import Leases
 from synergai.core.scheduling.rules.outliers import Outliers
 from synergai.core.scheduling.rules.probes import Exploration, Probes
 from synergai.core.scheduling.rules.residency import Residency
-from synergai.core.scheduling.state.jobs import JobRecord, Ranges
-from synergai.domain import Outcome
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, Ranges
+from synergai.domain import EngineName, Job, JobId, Outcome, Session, WorkerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Set
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
         WorkerJoined,
     )
     from synergai.core.scheduling.settings import SchedulingSettings
-    from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 
 # Aliases for the path of every request: accessing an enum member by name is slow in Python 3.11.

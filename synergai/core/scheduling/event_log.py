@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -18,7 +18,6 @@ from synergai.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Self
 
     from synergai.core.scheduling.events import Command, Event
     from synergai.core.scheduling.settings import SchedulingSettings

@@ -20,12 +20,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from synergai.core.scheduling.lane import VECTORIZED_FROM, Entries, Entry, Lane, merge
+from synergai.core.scheduling.lane import VECTORIZED_FROM, Entries, Entry, Head, Lane, merge
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Set
 
-    from synergai.core.scheduling.lane import Head
     from synergai.core.scheduling.state.jobs import JobRecord, Level
     from synergai.domain import EngineName
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from msgspec import Struct
 
 from synergai.core.scheduling.job_queue import JobQueue
-from synergai.core.scheduling.state.estimate import LONG_S
+from synergai.core.scheduling.state.estimate import LONG_S, Estimate
 from synergai.core.scheduling.state.estimator import Estimator
 from synergai.core.scheduling.state.fleet import Fleet
 from synergai.core.scheduling.state.loads import Loads
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from synergai.core.scheduling.settings import SchedulingSettings
-    from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId

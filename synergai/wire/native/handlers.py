@@ -44,16 +44,19 @@ class Handlers:
         self.tasks = TaskBag()
         self.interceptor = interceptor
         self.taskless: dict[str, BegunUnary[Any]] = {}
+        self._methods: dict[str, Any] = {}
         self._handlers: list[grpc.GenericRpcHandler] = []
 
     def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Add handlers; of several that suit a call, the first one is used."""
         for handler in handlers:
             self._handlers.append(handler)
-            if isinstance(handler, Service) and self.interceptor is None:
-                begun = {p: m for p, m in handler.paths.items() if isinstance(m, BegunUnary)}
-                self.taskless = begun | self.taskless
+            if isinstance(handler, Service):
+                self._methods = handler.paths | self._methods
+        if self.interceptor is None:
+            begun = ((p, m) for p, m in self._methods.items() if isinstance(m, BegunUnary))
+            self.taskless = dict(begun)
 
     def find(self, path: str) -> Any:
         """Return the handler of a method; None without one."""
-        return find_handler(self._handlers, path)
+        return self._methods.get(path) or find_handler(self._handlers, path)

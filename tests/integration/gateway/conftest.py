@@ -25,9 +25,8 @@ from synergai.v1 import (
     jobs_pb2_grpc,
 )
 from synergai.wire import rpc
-from synergai.wire.hub import HUB_VERSION
-from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.wire.tls import ClientTls, open_channel
+from synergai.wire.credentials import ClientTls, open_channel
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, HUB_VERSION
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
 from tests.calls import raw_stream

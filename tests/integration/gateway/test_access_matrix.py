@@ -30,7 +30,7 @@ from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
-from synergai.wire.tls import ClientTls
+from synergai.wire.credentials import ClientTls
 from tests.authorities import Authority, Issuer
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request

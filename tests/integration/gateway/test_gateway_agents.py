@@ -16,7 +16,7 @@ import pytest
 from gateway.server import Gateway
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from synergai.wire import rpc
-from synergai.wire.hub import HUB_VERSION, WORKER_LOST_AFTER
+from synergai.wire.limits import HUB_VERSION, WORKER_LOST_AFTER
 from tests import http2
 from tests.message_fields import ProgressFields, RequestFactory
 

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from gateway.entry.access.enrolments import FILE, EnrolmentStore
 from gateway.entry.access.table import AllowedWorkers
+from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.runtime.files import StateDamaged
@@ -233,7 +233,7 @@ async def test_gateway_that_cannot_read_its_enrolments_leaves_no_task(
     table = tmp_path / "access.toml"
     table.write_text('[[workers]]\nid = "*"\n')
     config.state.mkdir(parents=True, exist_ok=True)
-    (config.state / FILE).write_text("damaged")
+    (config.state / ENROLMENTS_FILE).write_text("damaged")
     with pytest.raises(StateDamaged):
         await Gateway(replace(config, access=table)).__aenter__()
     assert asyncio.all_tasks() == {asyncio.current_task()}

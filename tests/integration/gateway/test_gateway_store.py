@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.access.enrolments import EnrolmentStore
+from gateway.entry.access.workers import EnrolmentStore
 from gateway.hub.store.store import EngineStore
 from gateway.hub.store.transfers import PushKey
 from gateway.server import Gateway

@@ -24,7 +24,13 @@ from gateway.server import Gateway
 from synergai.errors import InvalidInput, Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.wire import rpc, work_socket
-from synergai.wire.tls import ClientTls, Identity, channel_credentials, open_channel, server_context
+from synergai.wire.credentials import (
+    ClientTls,
+    Identity,
+    channel_credentials,
+    open_channel,
+    server_context,
+)
 from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.entry.access.enrolments import EnrolmentStore, sha256
+from gateway.entry.access.workers import EnrolmentStore, sha256
 from gateway.fleet.versions import PolicyFile, VersionPolicy
 from gateway.journal.files import check_leads
 from gateway.journal.shared_state import SharedState

@@ -18,7 +18,7 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.clock import Backoff
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
-from synergai.wire.tls import ClientTls
+from synergai.wire.credentials import ClientTls
 from tests.waiting import until
 from worker_agent.exchange import Exchange
 from worker_agent.hosts.power_modes import PowerModeHosts

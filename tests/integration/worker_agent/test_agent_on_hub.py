@@ -20,8 +20,7 @@ import pytest
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire import rpc
-from synergai.wire.hub import HUB_VERSION
-from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, HUB_VERSION
 from synergai.wire.native.server import NativeServer
 from synergai.wire.work_socket import WorkSocket
 from tests.tiny_tflite import save_sum

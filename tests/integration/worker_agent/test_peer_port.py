@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import pytest
 from synergai.errors import TensorsLost
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.v1.hub_pb2 import Pull
+from synergai.wire.limits import PROBE_BYTES
 from synergai.wire.work_messages import RelayedTensors, Reports
 from synergai.wire.work_socket import MAX_UNAUTHENTICATED
 from tests.authorities import Authority
@@ -101,6 +103,15 @@ async def test_worker_that_holds_the_tensors_itself_needs_no_connection() -> Non
     assert holding is not None
     pulls = Pulls(held, Peers(LIMIT), "", lambda _: None)
     assert has_tensor(await pulls.pull(Pull(token=holding.token), b""))
+
+
+async def test_zeros_that_are_held_measure_the_link_from_their_holder(holder: Holder) -> None:
+    token = secrets.token_hex(16)
+    holder.exchange.held.hold_zeros(holder, token)
+    pull = Pull(token=token, worker_id="holder", address=f":{holder.exchange.port}")
+    assert await holder.pulls.pull_directly(pull) == bytes(PROBE_BYTES)
+    assert holder.peers.links["holder"].bytes_per_s > 0
+    assert await holder.pulls.pull_directly(Pull(token=token)) is None
 
 
 async def test_tensors_of_an_agent_that_cannot_be_reached_are_relayed(holder: Holder) -> None:

@@ -5,7 +5,7 @@ import pytest
 from synergai.client.client import Client
 from synergai.client.target import connection
 from synergai.errors import InvalidInput
-from synergai.wire.bearer_token import token_metadata
+from synergai.wire.credentials import token_metadata
 
 HEADER = (("authorization", "Bearer secret"),)
 

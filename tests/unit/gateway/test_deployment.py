@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -14,6 +15,7 @@ from gateway.deployment.planning import RETRY_S, Candidate, Planning
 from gateway.deployment.stage_times import StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.stages import EngineInStages
 from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from gateway.hub.store.storage import StoredVersion
@@ -21,7 +23,7 @@ from gateway.hub.store.store import GATEWAY, EngineStore
 from synergai.core.routes.deployment import WantedEngine
 from synergai.core.routes.problem import Leg, Route
 from synergai.domain import AssignmentId, Configuration, Engine, EngineName, Session, WorkerId
-from synergai.errors import EngineUnusable, SynergaiError
+from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.names import is_stage, split_version, stage_positions
 from tests.clocks import FakeClock
@@ -83,8 +85,10 @@ class World:
         self.turn = asyncio.Lock()
         self.loads: list[str] = []
         self.queued: set[EngineName] = set()
+        self.with_jobs: set[EngineName] = set()
         self.slow: set[str] = set()
         self.crowded: set[str] = set()
+        self.may_be_cut = True
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
         self.fails_at = 0
@@ -104,6 +108,7 @@ class World:
             self.workers,
             self.load,
             lambda: self.queued,
+            lambda: self.with_jobs,
             self.clock,
         )
 
@@ -187,7 +192,9 @@ class World:
         if self.steps == self.fails_at and self.fails is not None:
             raise self.fails
 
-    async def candidates(self, engines: StoredEngines) -> dict[EngineName, Candidate]:
+    async def candidates(
+        self, engines: StoredEngines, _with_jobs: object
+    ) -> dict[EngineName, Candidate]:
         found = self.of(NET)
         if found is None or engines.stages.get(NET, StoredStages({}, False)).has_others:
             return {}
@@ -196,15 +203,20 @@ class World:
     def plan(self, *_: object) -> list[WantedEngine] | None:
         return [self.plans.pop(0)] if self.plans else None
 
+    def may_cut(self, _version: StoredVersion) -> bool:
+        return self.may_be_cut
+
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         self.limits[worker.id] = failed_bytes
 
     async def bring(self, _version: StoredVersion) -> None:
         self.step()
 
-    async def cut(self, _engine: EngineName, cuts: tuple[int, ...]) -> None:
+    @asynccontextmanager
+    async def cut(self, _engine: EngineName, cuts: tuple[int, ...]) -> AsyncIterator[None]:
         self.step()
         self.cuts.append(cuts)
+        yield
 
     async def publish(self, name: EngineName, _version: int, placement: Sequence[str]) -> None:
         self.step()
@@ -401,7 +413,7 @@ async def test_stages_of_a_version_that_is_no_longer_planned_are_told_as_deploye
 ) -> None:
     world = await deployed(World())
 
-    async def nothing(_: StoredEngines) -> dict[EngineName, Candidate]:
+    async def nothing(*_: object) -> dict[EngineName, Candidate]:
         return {}
 
     monkeypatch.setattr(world, "candidates", nothing)
@@ -458,7 +470,7 @@ async def test_cut_that_fails_is_told_once_and_what_is_deployed_stays(
     world = await deployed(World())
     world.plans.append(OTHER)
 
-    async def cut(*_: object) -> None:
+    def cut(*_: object) -> None:
         raise EngineUnusable("model.onnx cannot be cut: it is corrupt")
 
     monkeypatch.setattr(world, "cut", cut)
@@ -585,7 +597,7 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
 
 
 @pytest.mark.parametrize("policy", [VersionPolicy(), VersionPolicy(base="2")])
-async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
+async def test_stages_leave_once_a_later_version_answers_and_their_jobs_have_ended(
     monkeypatch: pytest.MonkeyPatch, policy: VersionPolicy
 ) -> None:
     world = await deployed(World())
@@ -593,7 +605,7 @@ async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
     later = EngineName("net/2")
     version = stored(later, pushed_by="me")
 
-    async def candidates(_: StoredEngines) -> dict[EngineName, Candidate]:
+    async def candidates(*_: object) -> dict[EngineName, Candidate]:
         return {later: Candidate(version, "auto", list(world.workers.values()))}
 
     monkeypatch.setattr(world, "candidates", candidates)
@@ -601,8 +613,49 @@ async def test_stages_leave_once_a_later_version_answers_that_runs_whole(
     whole = replace(stage(0, 9), name=later, stage_of="", stage_end=0, digest=MODEL)
     world.offer(world.workers[WorkerId("c")], whole)
     world.plans.append(replace(wanted(), name=later))
+    world.with_jobs = {NET}
+    await world.look(10)
+    assert world.stages() == DEPLOYED
+    assert world.chain(), "its jobs end in its own stages"
+    world.with_jobs = set()
     await world.look(10)
     assert world.stages() == {}
+
+
+async def test_engine_is_unavailable_while_a_worker_with_one_of_its_stages_is_away() -> None:
+    world = World()
+    whole = replace(stage(0, 9), name=NET, stage_of="", fault="it is too large")
+    world.catalogue.update(WorkerId("a"), whole)
+    with pytest.raises(EngineUnusable, match="too large"):
+        world.catalogue.find(NET)
+    await world.look()
+    with pytest.raises(Unavailable, match="is being deployed"):
+        world.catalogue.find(NET)
+    await deployed(world)
+    with pytest.raises(EngineInStages):
+        world.catalogue.find(NET)
+    world.catalogue.withdraw(WorkerId("b"), EngineName("net.s4-9"))
+    world.start()
+    with pytest.raises(Unavailable, match="is being deployed"):
+        world.catalogue.find(NET)
+
+
+@pytest.mark.parametrize(
+    ("too_large", "may_be_cut", "error"),
+    [(True, True, Unavailable), (True, False, EngineUnusable), (False, True, EngineUnusable)],
+)
+async def test_engine_that_nothing_fits_now_is_unavailable_and_a_corrupt_one_is_unusable(
+    error: type[SynergaiError], *, too_large: bool, may_be_cut: bool
+) -> None:
+    world = World()
+    world.may_be_cut = may_be_cut
+    whole = replace(stage(0, 9), name=NET, stage_of="", fault="its fault", too_large=too_large)
+    world.offer(world.workers[WorkerId("a")], whole)
+    world.plans.append(wanted(is_possible=False))
+    await world.look()
+    with pytest.raises(error) as raised:
+        world.catalogue.find(NET)
+    assert type(raised.value) is error
 
 
 async def test_stages_of_a_former_model_of_the_version_are_made_again() -> None:

@@ -22,9 +22,11 @@ from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import EngineStore
 from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
 from synergai.core.routes.fleet import FleetFile, FleetWorker
+from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, WorkerId
 from synergai.errors import NotFound, Overloaded
 from synergai.models.manifest import ManifestFile
+from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_deployment import NET, stored
@@ -46,6 +48,8 @@ class World:
         self.fault = ""
         self.unreadable: set[str] = set()
         self.found: list[WantedEngine] = []
+        self.routes: tuple[Route, ...] = ()
+        self.with_jobs: set[EngineName] = set()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
@@ -84,7 +88,10 @@ class World:
         self.orders.append(order)
         if self.fault:
             raise PlanFailed(self.fault)
-        return [WantedEngine(name=engine.name, reason="as asked") for engine in order.engines]
+        return [
+            WantedEngine(name=engine.name, routes=self.routes, reason="as asked")
+            for engine in order.engines
+        ]
 
     def put(self, version: StoredVersion) -> None:
         self.versions[version.engine, version.version] = version
@@ -97,13 +104,14 @@ class World:
         return list(self.workers.values())
 
     async def names(self) -> list[str]:
-        return list(await self.planning.candidates(stored_engines(cast("EngineStore", self))))
+        engines = stored_engines(cast("EngineStore", self))
+        return list(await self.planning.candidates(engines, self.with_jobs))
 
     async def look(self, times: int = 1, pause_s: float = 0.5) -> int:
         """Look some times; return the number of plans so far."""
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
-            candidates = await self.planning.candidates(engines)
+            candidates = await self.planning.candidates(engines, self.with_jobs)
             self.found = self.planning.plan(candidates, engines.stages) or self.found
             await self.planning.tasks.wait()
             self.clock.now += pause_s
@@ -177,6 +185,21 @@ async def test_former_version_in_a_rollout_is_planned_again_if_its_stages_break(
     assert await world.names() == ["net/2", "net"]
 
 
+async def test_former_version_is_planned_if_it_lacks_stages_for_its_jobs(world: World) -> None:
+    world.put(replace(stored(NET, pushed_by="me"), version=2))
+    for worker in world.workers.values():
+        later = replace(WHOLE, name=EngineName("net/2"), fault="it is too large")
+        worker.engines[later.name] = later
+    world.with_jobs = {NET, later.name, EngineName("other")}
+    assert await world.names() == ["net/2", "net"]
+    for each in (stage(0, 4), stage(4, 9)):
+        world.catalogue.update(WorkerId("a"), each)
+    assert await world.names() == ["net/2"]
+    world.catalogue.remove_worker(WorkerId("a"))
+    world.with_jobs = set()
+    assert await world.names() == ["net/2"]
+
+
 async def test_plan_is_made_once_nothing_has_changed_for_a_while(world: World) -> None:
     assert await world.look() == 0
     assert await world.look(10) == 1
@@ -243,7 +266,7 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         return await answer(order)
 
     world.monkeypatch.setattr(planning, "plan", slow)
-    candidates = await world.planning.candidates(engines)
+    candidates = await world.planning.candidates(engines, set())
     for _ in range(100):
         assert world.planning.plan(candidates, engines.stages) is None
         await asyncio.sleep(0)
@@ -269,7 +292,7 @@ async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     world.unreadable = {unreadable}
     engines = stored_engines(cast("EngineStore", world))
     for _ in range(5):
-        candidates = await world.planning.candidates(engines)
+        candidates = await world.planning.candidates(engines, set())
         found += world.planning.plan(candidates, engines.stages) or []
         await world.planning.tasks.wait()
         world.clock.now += 0.5
@@ -335,6 +358,44 @@ async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
         f"as asked; planned again: the load of {name} on a has fallen"
         for name in ("another engine", "other")
     ]
+
+
+async def test_plan_over_unknown_links_is_made_again_with_what_was_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_probes(_seconds: float) -> None:
+        for worker in world.workers.values():
+            worker.measure_link = lambda: SentOver(125_000.0, 0.01)
+            worker.received_bytes_per_s = 250_000.0
+
+    monkeypatch.setattr(asyncio, "sleep", answer_probes)
+    world.routes = (Route((Leg("a", 0, 4), Leg("b", 4, 9))),)
+    assert await world.look(6) == 2
+    before, behind = (
+        {(pair.source, pair.target): pair.mbit_s for pair in order.fleet.pairs}
+        for order in world.orders
+    )
+    assert set(before.values()) == {1000.0}
+    assert behind == {
+        ("gateway", "a"): 1.0,
+        ("gateway", "b"): 1.0,
+        ("a", "gateway"): 2.0,
+        ("b", "gateway"): 2.0,
+    }
+    assert world.found[0].reason == "as asked"
+
+
+async def test_reason_of_a_plan_names_the_links_that_could_not_be_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait(_seconds: float) -> None:
+        world.workers[WorkerId("a")].measure_link = lambda: SentOver(125_000.0, 0.01)
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    world.routes = (Route((Leg("a", 0, 4), Leg("b", 4, 9))),)
+    await world.look(6)
+    links = "a to gateway, b to gateway, gateway to b"
+    assert world.found[0].reason == f"as asked; links not measured: {links}"
 
 
 async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:

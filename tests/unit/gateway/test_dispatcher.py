@@ -239,6 +239,26 @@ async def test_workers_fault_becomes_the_clients_error(
         await request.result
 
 
+async def test_request_whose_engine_is_removed_from_its_worker_may_be_sent_again(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    request = harness.begin_request()
+    worker.being_removed.add(ENGINE.name)
+    while not request.result.done():
+        (assignment,) = harness.assignments(worker)
+        ended = hub_pb2.Ended(
+            progress=hub_pb2.Progress(assignment_id=assignment.id),
+            outcome=hub_pb2.OUTCOME_FAILED,
+            fault=hub_pb2.FAULT_ENGINE_BROKEN,
+            detail="it was removed from the worker",
+        )
+        harness.intake.apply_ended(worker, ended)
+        await turns()
+    with pytest.raises(Unavailable):
+        await request.result
+
+
 async def test_fault_detail_of_a_worker_is_printable(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     request = harness.begin_request()

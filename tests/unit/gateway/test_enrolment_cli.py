@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app, parse_time
-from gateway.entry.access.enrolments import EnrolmentStore, sha256
+from gateway.entry.access.workers import EnrolmentStore, sha256
 from gateway.journal.files import lock
 from synergai.errors import InvalidInput, NotFound
 

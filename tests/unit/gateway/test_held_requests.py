@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.calls.requests.held import HeldRequests
+from gateway.calls.requests.held import HeldRequest, HeldRequests
 from gateway.calls.requests.inference import Admitted, Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId
 from gateway.entry.access.caller import UNRESTRICTED
@@ -82,8 +82,12 @@ class Harness:
         self.clock = Clock()
         self.admission = Admission(1, 1 << 20, self.clock)
         self.inference = FakeInference(self.catalogue, self.admission)
+        self.staged: HeldRequest | None = None
         self.held = HeldRequests(
-            cast("Inference", self.inference), Versions(self.catalogue), self.admission
+            cast("Inference", self.inference),
+            lambda _: self.staged,
+            Versions(self.catalogue),
+            self.admission,
         )
         self.raw = self.request()
 
@@ -112,6 +116,16 @@ async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> 
     [begun] = harness.inference.begun
     begun.result.set_result(b"response")
     assert await request.result == b"response"
+
+
+async def test_request_whose_engine_runs_in_stages_by_then_runs_in_them(harness: Harness) -> None:
+    held = harness.held.hold(harness.call(harness.raw, None))
+    answer: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
+    harness.staged = HeldRequest(answer)
+    harness.catalogue.update(BOX, harness.engine)
+    answer.set_result(b"in stages")
+    assert await held.result == b"in stages"
+    assert harness.inference.begun == []
 
 
 async def test_request_holds_room_once(harness: Harness) -> None:

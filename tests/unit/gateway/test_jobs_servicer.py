@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from gateway.calls.servicers.jobs import JobsServicer
-from gateway.jobs.results import JobResults
+from gateway.calls.servicers.jobs import JobResults, JobsServicer
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from synergai.jobs import JobStatus

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from gateway.calls.requests.inference import Admitted
 from gateway.calls.requests.parameters import InferenceCall, RequestId
+from gateway.calls.servicers.fleet import explain
 from gateway.entry.access.caller import UNRESTRICTED, Caller, Grant, Role
-from gateway.jobs.explanations import explain
 from synergai.core.explanations import Explanation
 from synergai.core.routes.deployment import EngineDeployment
 from synergai.core.routes.problem import Leg, Route

@@ -12,7 +12,7 @@ from synergai.errors import InvalidInput
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire.agent_messages import read_engine, read_registration
 from synergai.wire.converters import engine_to_proto
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 from tests.unit.gateway.conftest import ECHO, ENGINE
 
 

@@ -16,7 +16,7 @@ from synergai.wire.agent_messages import (
     read_heartbeat,
     read_registration,
 )
-from synergai.wire.hub import HUB_VERSION
+from synergai.wire.limits import HUB_VERSION
 
 DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
 

@@ -4,11 +4,13 @@ import asyncio
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from gateway.deployment import workshop
 from gateway.deployment.workshop import Workshop
+from gateway.hub.store.files import LocalFiles
 from gateway.hub.store.store import EngineStore
 from gateway.hub.store.transfers import KEEP_FREE_BYTES
 from synergai.domain import EngineName
@@ -87,6 +89,51 @@ async def test_engines_that_are_not_planned_and_stages_go_unless_an_engine_is_be
         assert names(tmp_path) == ["net", "net.s0-4", "other"]
     await shop.tidy([NET])
     assert names(tmp_path) == ["net"]
+
+
+async def cut_some(models: Path, name: EngineName, _cuts: tuple[int, ...]) -> list[EngineName]:
+    for folder in (f"{name}.s0-4", f"{name}.s4-9", ".making-net-x"):
+        (models / folder).mkdir()
+        (models / folder / "model.onnx").write_bytes(bytes(10))
+    return []
+
+
+async def test_stages_are_there_until_they_have_been_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop, "split", cut_some)
+    shop = Workshop(cast("EngineStore", Store()), tmp_path)
+    await shop.bring(stored(NET))
+    async with shop.cut(NET, (4,)):
+        assert (tmp_path / "net.s4-9").exists()
+    assert names(tmp_path) == ["net"]
+
+
+async def test_stage_that_cannot_be_stored_leaves_nothing_of_its_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop, "split", cut_some)
+    uploads = tmp_path / "uploads"
+    store = EngineStore(
+        LocalFiles(tmp_path / "store"), uploads, location="", remembered=tmp_path / "id"
+    )
+    await store.load()
+    shop = Workshop(store, tmp_path / "workshop")
+    shop.models.mkdir()
+    append = store.append
+
+    async def fail(*push: Any) -> int:
+        await append(*push)
+        raise Overloaded("the disk is full")
+
+    async with shop.cut(NET, (4,)):
+        monkeypatch.setattr(store, "append", fail)
+        with pytest.raises(Overloaded):
+            await shop.publish(EngineName("net.s0-4"), 1, ["worker=a"])
+        assert [each.stat().st_size for each in uploads.glob("*/*")] == [10]
+        await store._pushes.expire()
+        assert names(uploads) == []
+    await store.close()
 
 
 async def test_no_cut_begins_before_stages_that_are_left_over_have_gone(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2
-from synergai.wire import arrays
-from synergai.wire.oip_rest import messages, tensors
-from synergai.wire.oip_rest.messages import (
+from synergai.wire import arrays, oip_rest, oip_tensors
+from synergai.wire.oip_rest import (
     MAX_JSON_BYTES,
     OutputForm,
     message_to_json,
@@ -295,14 +294,14 @@ def test_bytes_that_belong_to_no_input_are_invalid_input() -> None:
 
 def test_large_json_is_to_be_sent_as_binary_data() -> None:
     assert "as binary data" in problem(b" " * (MAX_JSON_BYTES + 1))
-    too_many = tensors.MAX_JSON_ELEMENTS + 1
+    too_many = oip_tensors.MAX_JSON_ELEMENTS + 1
     data = b"[" + b"1," * (too_many - 1) + b"1]"
     text = body(shape=[too_many]).replace(b"[1, 2, 3]", data)
     assert "as binary data" in problem(text)
 
 
 def test_limit_of_elements_in_json_holds_for_all_inputs_together() -> None:
-    half = tensors.MAX_JSON_ELEMENTS // 2
+    half = oip_tensors.MAX_JSON_ELEMENTS // 2
     data = [0] * half
     inputs = [
         {"name": name, "datatype": "UINT8", "shape": [size], "data": data[:size]}
@@ -313,11 +312,11 @@ def test_limit_of_elements_in_json_holds_for_all_inputs_together() -> None:
 
 
 def test_fewer_strings_than_numbers_are_read_from_json() -> None:
-    many = tensors.MAX_JSON_STRINGS + 1
+    many = oip_tensors.MAX_JSON_STRINGS + 1
     assert "65,536 strings" in problem(body(shape=[many], datatype="BYTES", data=["a"] * many))
-    assert len(tensors.json_from_raw("y", "BYTES", bytes(4 * (many - 1)))) == many - 1
+    assert len(oip_tensors.json_from_raw("y", "BYTES", bytes(4 * (many - 1)))) == many - 1
     with pytest.raises(InvalidInput, match="more than 65,536 strings"):
-        tensors.json_from_raw("y", "BYTES", bytes(4 * many))
+        oip_tensors.json_from_raw("y", "BYTES", bytes(4 * many))
 
 
 def test_limit_of_parameters_holds_for_the_request_and_its_tensors_together() -> None:
@@ -368,7 +367,7 @@ def test_output_that_json_cannot_represent_is_to_be_requested_as_binary(value: f
 
 
 def test_outputs_together_are_limited_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_JSON_ELEMENTS", 10)
+    monkeypatch.setattr(oip_rest, "MAX_JSON_ELEMENTS", 10)
     outputs = {name: np.zeros(5, np.float32) for name in ("a", "b")}
     write_response(build_response("e", outputs).SerializeToString(), OutputForm())
     large = build_response("e", outputs | {"c": np.zeros(1)}).SerializeToString()

@@ -25,7 +25,7 @@ from synergai.wire.status import (
         (errors.DeadlineExceeded("x"), 504, None),
         (errors.Cancelled("x"), 499, None),
         (errors.Overloaded("x"), 429, 1),
-        (errors.ResponseTooLarge("x"), 413, None),
+        (errors.MessageTooLarge("x"), 413, None),
         (errors.QuotaExceeded("lab", "streams", 2), 429, 1),
         (errors.QuotaExceeded("lab", "bytes_per_s", 10, 2.1), 429, 3),
         (errors.QuotaExceeded("lab", "bytes_per_s", 10, 1e9), 429, 3600),
@@ -42,7 +42,7 @@ def test_error_has_one_http_status(
 
 
 def test_large_response_has_the_status_of_exhausted_resources_and_is_not_retried() -> None:
-    error = errors.ResponseTooLarge("x")
+    error = errors.MessageTooLarge("x")
     assert status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert retry_after_ms(error) is None
     assert type(error_from_status(status_code(error), "x")) is errors.Overloaded

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.wire.tls import ClientTls, Identity, channel_credentials, server_context
+from synergai.wire.credentials import ClientTls, Identity, channel_credentials, server_context
 
 FILES = Path(__file__).parents[2] / "integration" / "tls"
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "security.md"

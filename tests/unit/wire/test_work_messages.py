@@ -15,6 +15,7 @@ from synergai.v1.hub_pb2 import (
     Assignment,
     Ended,
     Progress,
+    Pull,
     Relayed,
     Started,
     WorkOrders,
@@ -93,6 +94,13 @@ def test_repeated_progress_fields_of_a_final_report_are_merged() -> None:
     ((message, responses),) = decode_reports(data).ended
     assert (message.progress.assignment_id, message.progress.done) == (7, 2)
     assert [*map(bytes, responses)] == [bytes(LARGE), b"second"]
+
+
+@pytest.mark.parametrize("tensor", [b"x", bytes(LARGE)], ids=["small", "large"])
+def test_orders_of_probes_round_trip(tensor: bytes) -> None:
+    given = Orders([(Assignment(id=1), [tensor])], probes=[Pull(token="t")])
+    orders = decode_orders(b"".join(given.encode()))
+    assert [each.token for each in orders.probes] == ["t"]
 
 
 def test_large_tensors_stay_views_of_the_received_bytes() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.wire.limits import PROBE_BYTES
 from synergai.wire.work_messages import Orders, Reports
 from tests.engines import new_engine
 from tests.pulls import new_pulls
@@ -127,3 +128,25 @@ async def test_pull_that_fails_unexpectedly_ends_its_request(
     assert [record.message for record in caplog.records] == [
         "pulling tensors from worker 'w' failed"
     ]
+
+
+async def test_zeros_of_a_probe_are_held_sent_and_dropped_as_ordered() -> None:
+    sent: list[Reports] = []
+    runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), {}, lambda: 0.0)
+    assignments = assign(runner, sent.append)
+    assignments.handle_orders(
+        Orders(probes=[hub_pb2.Pull(token="token")], sends=["token", "token"])
+    )
+    assignments.handle_orders(Orders(drops=["token"]))
+    assignments.handle_orders(Orders(sends=["token"]))
+    relayed = [each for reports in sent for each in reports.relayed]
+    assert [sum(map(len, each.contents)) for each in relayed] == [PROBE_BYTES, PROBE_BYTES, 0]
+
+
+async def test_pull_of_a_probe_from_an_agent_that_cannot_be_reached_is_given_up() -> None:
+    sent: list[Reports] = []
+    runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), {}, lambda: 0.0)
+    assignments = assign(runner, sent.append)
+    assignments.handle_orders(Orders(probes=[hub_pb2.Pull(token="token", address="127.0.0.1:1")]))
+    await asyncio.sleep(0)
+    assert not sent

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.wire.limits import PROBE_BYTES
 from tests.clocks import FakeClock
 from worker_agent.exchange import HELD_S, LEAST_BYTES, HeldTensorStore
 
@@ -48,6 +49,16 @@ def test_no_more_is_held_than_a_share_of_the_memory_limit() -> None:
     assert first is not None
     held.drop(first.token)
     assert held.hold(None, a_response()) is not None
+
+
+def test_zeros_are_held_only_as_far_as_there_is_room() -> None:
+    held = HeldTensorStore(8 * PROBE_BYTES)
+    for token in ("first", "second"):
+        held.hold_zeros(None, token)
+    assert held.get("first") == (bytes(PROBE_BYTES),)
+    assert held.get("second") is None
+    held.drop("first")
+    assert held.used_bytes == 0
 
 
 def test_tensors_are_lost_with_their_registration() -> None:

@@ -259,6 +259,20 @@ async def test_pushed_again_with_other_files_a_version_is_replaced(
     await worker.stop()
 
 
+async def test_what_a_killed_agent_was_about_to_install_leaves_the_disk(
+    tmp_path: Path, gateway: Gateway
+) -> None:
+    worker = Worker(tmp_path, gateway)
+    left = [tmp_path / "fetched" / name for name in (".new/a", ".old/a", ".digests/.net@1-x")]
+    for each in left:
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.write_text("content")
+    await worker.place(gateway.version("net", 1))
+    await until(lambda: not any(each.exists() for each in left))
+    assert worker.fetched.installed().keys() == {"net"}
+    await worker.stop()
+
+
 @pytest.mark.parametrize(("model", "state"), [(MODEL, "installed"), (b"mine", "conflict")])
 async def test_version_in_the_users_directory_is_compared_and_left_alone(
     tmp_path: Path, gateway: Gateway, model: bytes, state: str

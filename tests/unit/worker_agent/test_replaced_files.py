@@ -18,7 +18,7 @@ from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.exchange import Exchange
 from worker_agent.hosts.loads import LoadHung
-from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.memory import HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.sessions import SessionChange
@@ -243,6 +243,16 @@ async def test_ordered_load_of_an_engine_that_is_removed_fails(
     await until(lambda: bool(reports.changes))
     assert "it was removed" in str(reports.changes[0].error)
     assert len(starts.begun) == 1
+
+
+async def test_engine_that_a_load_finds_too_large_is_told_to_be(
+    starts: Starts, reports: Reports
+) -> None:
+    reports.worker.load_session(SESSION, preload=False, limit_s=math.inf)
+    await starts.wait(1)
+    starts.begun[-1].set_exception(TooLarge("it used 300 MB"))
+    await until(lambda: bool(reports.told))
+    assert [each.too_large for each in reports.told] == [True]
 
 
 async def test_engine_that_is_removed_is_no_longer_too_large(reports: Reports) -> None:

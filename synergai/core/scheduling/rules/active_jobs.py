@@ -9,27 +9,27 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from synergai.core.scheduling.events import Expire, Finish, Revoke
-from synergai.core.scheduling.rules.history import SLOW_S
-from synergai.core.scheduling.state.jobs import JobRecord, Ranges
+from synergai.core.scheduling.events import (
+    AssignmentsRevoked,
+    Expire,
+    Finish,
+    JobArrived,
+    JobCancelled,
+    QueriesReady,
+    Revoke,
+)
+from synergai.core.scheduling.rules.history import SLOW_S, History
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, Ranges
 from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.core.explanations import End
-    from synergai.core.scheduling.events import (
-        AssignmentsRevoked,
-        JobArrived,
-        JobCancelled,
-        QueriesReady,
-    )
-    from synergai.core.scheduling.rules.history import History
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.rules.leases import Leases
     from synergai.core.scheduling.rules.probes import Probes
     from synergai.core.scheduling.rules.residency import Residency
-    from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import JobId, Session, WorkerId
 

@@ -13,35 +13,33 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from synergai.core.scheduling.events import Learned
+from synergai.core.scheduling.events import (
+    ConfigurationsUnusable,
+    EnginesChanged,
+    Learned,
+    ModeChanged,
+    ProfilesAdded,
+    ProfilesRemoved,
+    SessionDropped,
+    SessionLoaded,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLeft,
+)
 from synergai.core.scheduling.state.estimate import SHORTEST_S
-from synergai.core.scheduling.state.jobs import LeasePhase
-from synergai.domain import Session
+from synergai.core.scheduling.state.jobs import Lease, LeasePhase
+from synergai.domain import EngineName, Session, Variant, WorkerClass
 from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from synergai.core.scheduling.events import (
-        ConfigurationsUnusable,
-        EnginesChanged,
-        ModeChanged,
-        ProfilesAdded,
-        ProfilesRemoved,
-        SessionDropped,
-        SessionLoaded,
-        WorkerDraining,
-        WorkerJoined,
-        WorkerLeft,
-    )
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.rules.leases import Leases
     from synergai.core.scheduling.rules.probes import Probes
     from synergai.core.scheduling.rules.residency import Residency
-    from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import EngineName, Variant, WorkerClass
 
 _Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 

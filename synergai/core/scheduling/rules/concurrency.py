@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from synergai.core.scheduling.state.estimate import BRIEF_S
-from synergai.core.scheduling.state.jobs import LeasePhase
-from synergai.core.scheduling.state.workers import MAX_REQUESTS
-
-if TYPE_CHECKING:
-    from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import Lease
-    from synergai.core.scheduling.state.workers import WorkerRecord
+from synergai.core.scheduling.state.estimate import BRIEF_S, Estimate
+from synergai.core.scheduling.state.jobs import Lease, LeasePhase
+from synergai.core.scheduling.state.workers import MAX_REQUESTS, WorkerRecord
 
 BRIEF_SHARE: Final = 0.25
 """A query is brief up to `BRIEF_S`, or this share of the time of the query at a worker's head."""

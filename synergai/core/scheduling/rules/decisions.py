@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synergai.core.scheduling.events import Reject
-from synergai.core.scheduling.policy import Assign, Expect, Preempt
+from synergai.core.scheduling.policy import Assign, Decision, Expect, Preempt
 from synergai.core.scheduling.rules.concurrency import (
     MEASURED_S,
     expected_wait_s,
@@ -22,7 +22,6 @@ from synergai.jobs import JobState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from synergai.core.scheduling.policy import Decision
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
     from synergai.core.scheduling.rules.interleaving import Interleaver, Interruption
     from synergai.core.scheduling.rules.kernel import State

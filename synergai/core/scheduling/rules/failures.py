@@ -20,18 +20,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.core.scheduling.events import Fail, Pause
-from synergai.domain import Fault, Outcome, Session
+from synergai.core.scheduling.events import AssignmentEnded, Fail, Pause
+from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session, Variant, WorkerId
 from synergai.jobs import JobState
 
 if TYPE_CHECKING:
-    from synergai.core.scheduling.events import AssignmentEnded
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
     from synergai.core.scheduling.rules.changes import WorkerChanges
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import AssignmentId, EngineName, Variant, WorkerId
 
 FIRST_PAUSE_S: Final = 1.0
 """Pause after the second fault without progress in between; each further one doubles it. The same

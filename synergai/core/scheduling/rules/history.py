@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from synergai.core.explanations import Ahead, Explanation, Run, Verdict
-from synergai.core.scheduling.state.jobs import Stretch
-from synergai.domain import JobId
+from synergai.core.explanations import Ahead, Cause, End, Explanation, Obstacle, Run, Verdict
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, Stretch
+from synergai.domain import Job, JobId
 from synergai.jobs import JobState
 from synergai.names import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.core.explanations import Cause, End, Obstacle
     from synergai.core.scheduling.policy import View
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import Job
-
 
 KEPT: Final = 2000
 """Requests and jobs whose explanations are kept once they have ended."""

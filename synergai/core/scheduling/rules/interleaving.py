@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.core.scheduling.policy import SIMILAR, engines_of
 from synergai.core.scheduling.rules.concurrency import expected_wait_s, may_run_concurrently
-from synergai.core.scheduling.state.estimate import LONG_S
-from synergai.core.scheduling.state.jobs import LeasePhase
-from synergai.core.scheduling.state.workers import ABORT_S
+from synergai.core.scheduling.state.estimate import LONG_S, Estimate
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
+from synergai.core.scheduling.state.workers import ABORT_S, WorkerRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.rules.probes import Probes
-    from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord, Lease
-    from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import EngineName, Job
 
 MAX_INTERRUPTIONS: Final = 8

@@ -13,19 +13,16 @@ from msgspec import Struct
 
 from synergai.core.scheduling.events import Assignment, Dispatch, Stop
 from synergai.core.scheduling.rules.concurrency import expected_wait_s, runs_concurrently
-from synergai.core.scheduling.state.estimate import SHORTEST_S, Observation
-from synergai.core.scheduling.state.jobs import Lease, LeasePhase
-from synergai.domain import AssignmentId, Session
+from synergai.core.scheduling.state.estimate import SHORTEST_S, Estimate, Observation
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
+from synergai.domain import AssignmentId, BatchTimes, EngineName, JobId, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.core.scheduling.policy import Assign
     from synergai.core.scheduling.rules.kernel import State
-    from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import BatchTimes, EngineName, JobId
 
 _EPOCH_SHIFT: Final = 40
 _MUCH_SLOWER: Final = 1.5

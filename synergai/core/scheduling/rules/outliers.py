@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.events import Eject
 from synergai.core.scheduling.state.estimate import Fruitless
-from synergai.core.scheduling.state.jobs import LeasePhase
+from synergai.core.scheduling.state.jobs import Lease, LeasePhase
 
 if TYPE_CHECKING:
     from synergai.core.scheduling.rules.active_jobs import ActiveJobs
     from synergai.core.scheduling.rules.changes import WorkerChanges
     from synergai.core.scheduling.rules.kernel import State
-    from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import EngineName, Fault
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.core.scheduling.state.jobs import LeasePhase
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
 from synergai.profiles.dictionary import OBSERVED
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.rules.leases import Leases
     from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
-
 
 WORTH_S: Final = 2.0
 """A job that the profiled workers complete sooner is not split for a probe."""

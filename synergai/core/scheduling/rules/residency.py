@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.core.scheduling.events import Load, Unload
+from synergai.core.scheduling.events import Load, SessionDropped, Unload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from synergai.core.scheduling.events import SessionDropped
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.jobs import Lease

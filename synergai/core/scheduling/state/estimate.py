@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from synergai.domain import BatchTimes
+from synergai.domain import BatchTimes, Configuration, EngineName, Session
 from synergai.jobs import MAX_QUERIES
 
 if TYPE_CHECKING:
-    from synergai.domain import Configuration, EngineName, Session
     from synergai.profiles.dictionary import ProfileEntry
 
 BRIEF_S: Final = 0.002

@@ -16,24 +16,23 @@ from msgspec.structs import replace
 from synergai.core.scheduling.state.estimate import (
     BRIEF_S,
     Estimate,
+    Limit,
+    Observation,
     RangeTransfers,
     TransferTime,
     batches_for_jobs,
     pareto_front,
 )
-from synergai.domain import Session, largest_configuration
-from synergai.profiles.dictionary import OBSERVED
+from synergai.domain import Configuration, EngineName, Session, largest_configuration
+from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary, ProfileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from synergai.core.scheduling.settings import SchedulingSettings
-    from synergai.core.scheduling.state.estimate import Limit, Observation
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.loads import Loads
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import Configuration, EngineName
-    from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 
 _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""

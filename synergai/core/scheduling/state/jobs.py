@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from synergai.core.scheduling.state.estimate import LONG_S, Limit
+from synergai.core.scheduling.state.estimate import LONG_S, Estimate, Limit, RangeTransfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.core.explanations import Run
     from synergai.core.scheduling.events import Assignment
-    from synergai.core.scheduling.state.estimate import Estimate, RangeTransfers
     from synergai.domain import AssignmentId, EngineName, Job, Session, WorkerId
 
 Level: TypeAlias = tuple[int, bool]

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from synergai.core.scheduling.state.estimate import Limit, Observed
-from synergai.core.scheduling.state.jobs import Group, LeasePhase, Stretch
-from synergai.domain import Session, WorkerId
+from synergai.core.scheduling.state.estimate import Estimate, Limit, Observed
+from synergai.core.scheduling.state.jobs import Group, JobRecord, Lease, LeasePhase, Stretch
+from synergai.domain import AssignmentId, Configuration, EngineName, Session, Variant, WorkerId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.core.scheduling.events import Worker
     from synergai.core.scheduling.settings import SchedulingSettings
-    from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.variants.allowance import ConvexFront
-    from synergai.domain import AssignmentId, Configuration, EngineName, Variant
 
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in

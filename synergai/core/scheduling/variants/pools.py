@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.core.scheduling.variants.allowance import Demand, allowances, build_front
+from synergai.core.scheduling.variants.allowance import ConvexFront, Demand, allowances, build_front
 from synergai.core.scheduling.variants.demand import ArrivalRate, JobDemand
 from synergai.core.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.core.scheduling.variants.allowance import ConvexFront
     from synergai.domain import EngineName, WorkerId
 
 _REBUILT_EVERY_S: Final = 1.0

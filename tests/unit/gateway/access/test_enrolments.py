@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.enrolments import FILE, EnrolmentStore, sha256
+from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore, sha256
 from synergai.errors import NotFound, Unauthenticated
 
 NOW = 1_000_000.0
@@ -44,10 +44,10 @@ def test_token_enrols_one_worker_once(store: EnrolmentStore) -> None:
 def test_neither_token_nor_secret_is_stored(store: EnrolmentStore, tmp_path: Path) -> None:
     token = issue(store)
     enrol(store, token, secret="the secret itself")
-    content = (tmp_path / FILE).read_bytes()
+    content = (tmp_path / ENROLMENTS_FILE).read_bytes()
     assert token.encode() not in content
     assert b"the secret itself" not in content
-    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    assert (tmp_path / ENROLMENTS_FILE).stat().st_mode & 0o077 == 0
 
 
 def test_expired_and_unknown_tokens_are_refused(store: EnrolmentStore) -> None:
@@ -152,4 +152,4 @@ def test_changes_of_other_processes_are_seen(store: EnrolmentStore, tmp_path: Pa
 def test_file_created_by_root_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 1234)
     issue(EnrolmentStore(tmp_path))
-    assert (tmp_path / FILE).stat().st_uid == 1234
+    assert (tmp_path / ENROLMENTS_FILE).stat().st_uid == 1234

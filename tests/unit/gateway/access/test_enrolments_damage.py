@@ -8,9 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.entry.access.enrolments import FILE, EnrolmentStore, sha256
 from gateway.entry.access.table import AllowedWorkers
-from gateway.entry.access.worker_rules import JoiningWorker, WorkerRules
+from gateway.entry.access.workers import (
+    ENROLMENTS_FILE,
+    EnrolmentStore,
+    JoiningWorker,
+    WorkerRules,
+    sha256,
+)
 from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from profiler.dictionary.files import add_to_dictionary
 from synergai.errors import Unavailable
@@ -36,7 +41,7 @@ def flip(file: Path, offset: int, bits: int = 1) -> None:
 
 def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
     rng = random.Random(1)
-    file = state / FILE
+    file = state / ENROLMENTS_FILE
     whole = file.read_bytes()
     store = EnrolmentStore(state)
     expected = store.workers()
@@ -65,7 +70,7 @@ async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
     rules = WorkerRules(state, nothing)
     rules.set_rows((AllowedWorkers(id="*", worker_class="nx"),))
     token = EnrolmentStore(state).issue("", "", 1e12, 0.0)
-    flip(state / FILE, 200)
+    flip(state / ENROLMENTS_FILE, 200)
     joining = JoiningWorker(id="new", worker_class="nx", secret_sha256=sha256("new"))
     with pytest.raises(Unavailable, match="worker new cannot join now") as raised:
         await rules.admit(joining, token)
@@ -83,11 +88,11 @@ async def test_check_reports_each_file_of_the_state_directory(state: Path) -> No
         rows = json.loads(done.stdout)
         return done.exit_code, {Path(row["path"]).name: row["fault"] for row in rows}
 
-    assert check() == (0, {FILE: "", POLICY_FILE: "", "dictionary.db": ""})
-    flip(state / FILE, 200)
+    assert check() == (0, {ENROLMENTS_FILE: "", POLICY_FILE: "", "dictionary.db": ""})
+    flip(state / ENROLMENTS_FILE, 200)
     flip(state / POLICY_FILE, 40)
     code, faults = check()
-    assert (code, faults[FILE]) == (1, "damaged: its checksum is wrong")
+    assert (code, faults[ENROLMENTS_FILE]) == (1, "damaged: its checksum is wrong")
     assert faults[POLICY_FILE] == "damaged: its checksum is wrong"
     shown = CliRunner().invoke(app, ["check", "--state", str(state)])
     assert "damaged" in shown.output

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.entry.access.enrolments import EnrolmentStore, sha256
 from gateway.entry.access.table import AllowedWorkers
-from gateway.entry.access.worker_rules import JoiningWorker, WorkerRules
+from gateway.entry.access.workers import EnrolmentStore, JoiningWorker, WorkerRules, sha256
 from synergai.domain import Engine, EngineName, Variant
 from synergai.errors import PermissionDenied, Unauthenticated
 

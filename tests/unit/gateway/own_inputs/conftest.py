@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.calls.servicers.jobs import JobResults
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import own_inputs
-from gateway.jobs.results import JobResults
 from gateway.journal.data_store import DataKey, DataStore, OpenLog
 from gateway.journal.journal import Journal
 from synergai.core.scheduling.events import Assignment

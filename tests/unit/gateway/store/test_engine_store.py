@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, open_files
 from gateway.hub.store.store import GATEWAY, EngineStore
-from gateway.hub.store.transfers import ABANDONED_S, Push, Pushes, PushKey
+from gateway.hub.store.transfers import ABANDONED_S, OWN, Push, Pushes, PushKey
 from gateway.journal.store import Deposed
 from synergai.errors import (
     Conflict,
@@ -503,6 +503,20 @@ async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> 
     await asyncio.wait([publishing])
     await store.close()
     assert list(store.versions) == [("a", 1)]
+
+
+async def test_uploads_of_the_gateway_do_not_outlast_it(tmp_path: Path) -> None:
+    threads, model, manifest = Threads(1, "test", "test"), content_digest(MODEL), folder().manifest
+    clients = key("a", 1, manifest)
+    killed = Pushes(tmp_path / "uploads", threads, keep_free_bytes=0)
+    for at in (clients, clients._replace(pusher=OWN)):
+        await killed.begin_push(at, Push(manifest, read_manifest(manifest)), {}, {})
+        await killed.append(at, model, 0, MODEL[:10])
+    await killed.expire()
+    assert len(list((tmp_path / "uploads").iterdir())) == 2
+    await Pushes(tmp_path / "uploads", threads).expire()
+    assert [each.name for each in (tmp_path / "uploads").iterdir()] == [clients.folder]
+    await threads.close()
 
 
 async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:

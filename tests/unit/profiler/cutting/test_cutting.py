@@ -76,7 +76,7 @@ def test_stages_of_drawn_graphs_compute_what_the_whole_computes(block: int) -> N
             and is_cut(model, name, list(inputs), outputs)
         ]
         try:
-            cuts = find_cuts(model)
+            cuts = find_cuts(model).cuts
         except InvalidInput:
             assert not expected
             continue
@@ -108,7 +108,7 @@ def test_a_cut_has_the_type_the_size_and_the_weights_of_both_sides() -> None:
     model.graph.node.append(helper.make_node("MatMul", ["t2", "w"], ["t3"]))
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("t3", TensorProto.FLOAT, [1, 3]))
-    first, second = find_cuts(model)
+    first, second = find_cuts(model).cuts
     assert (first.tensor, first.position, first.datatype, first.shape) == ("t1", 1, "FP32", (1, 4))
     assert (first.size_bytes, first.weights_before, first.weights_after) == (16, 0, 48)
     assert (first.seam, second.seam) == (True, False)
@@ -120,7 +120,7 @@ def test_a_seam_that_a_shortcut_begins_at_is_not_exact() -> None:
     model.graph.node.append(helper.make_node("Add", ["t1", "t2"], ["t3"]))
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("t3", TensorProto.FLOAT, [1, 4]))
-    (cut,) = find_cuts(model)
+    (cut,) = find_cuts(model).cuts
     assert (cut.tensor, cut.seam, cut.exact) == ("t1", True, False)
 
 
@@ -144,7 +144,7 @@ def test_a_body_that_reads_an_outer_tensor_keeps_it_in_its_stage() -> None:
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("t3", TensorProto.FLOAT, [1, 4]))
     inputs: Arrays = {"t0": np.ones((1, 4), np.float32)}
-    (cut,) = find_cuts(model)
+    (cut,) = find_cuts(model).cuts
     assert cut.tensor == "t1"
     head = run(extract_stage(model, DIGEST, None, cut), inputs)
     tail = run(extract_stage(model, DIGEST, cut, None), head)
@@ -152,13 +152,13 @@ def test_a_body_that_reads_an_outer_tensor_keeps_it_in_its_stage() -> None:
 
 
 def test_a_graph_of_5_000_nodes_has_all_of_its_cuts() -> None:
-    cuts = find_cuts(chain(*["Relu", "Neg"] * 2500))
+    cuts = find_cuts(chain(*["Relu", "Neg"] * 2500)).cuts
     assert [cut.position for cut in cuts] == list(range(1, 5000))
 
 
 def test_the_same_model_and_tensors_give_the_same_bytes_and_another_digest_other_ones() -> None:
     model = chain("Relu", "Neg", "Relu")
-    cut = find_cuts(model)[0]
+    cut = find_cuts(model).cuts[0]
     stages = [extract_stage(model, digest, None, cut) for digest in (DIGEST, DIGEST, "1" * 64)]
     first, second, third = (each.SerializeToString(deterministic=True) for each in stages)
     assert first == second != third
@@ -199,7 +199,7 @@ def test_tensors_of_absurd_size_or_unknown_type_are_no_cuts() -> None:
 
 
 def test_cuts_are_selected_by_name_in_order() -> None:
-    cuts = find_cuts(chain("Relu", "Neg", "Relu"))
+    cuts = find_cuts(chain("Relu", "Neg", "Relu")).cuts
     assert [cut.position for cut in select_cuts("net", cuts, ["t1", "t2"])] == [1, 2]
     with pytest.raises(NotFound, match="engine 'net' has no cut at 'missing'"):
         select_cuts("net", cuts, ["missing"])
@@ -212,7 +212,7 @@ def test_the_child_process_returns_cuts_and_says_why_it_refuses(tmp_path: Path) 
     path = tmp_path / "model.onnx"
     model = chain("Relu", "Neg")
     onnx.save(model, path)
-    assert process.find_cuts(path).cuts == find_cuts(model)
+    assert process.find_cuts(path).cuts == find_cuts(model).cuts
     path.write_bytes(b"no model")
     with pytest.raises(InvalidInput, match=r"model\.onnx cannot be cut: it is corrupt"):
         process.find_cuts(path)

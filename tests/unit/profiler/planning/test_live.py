@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from profiler.dictionary.files import add_to_dictionary
 from profiler.planning import live
 from profiler.zoo import recipes as zoo
 from synergai.core.routes.deployment import (
@@ -19,6 +21,7 @@ from synergai.core.routes.problem import Leg, Route, RouteProblem
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.names import stage_positions
+from tests.cores import new_entry
 
 ENGINE = EngineName("onnx_digits")
 SMALL = 58.15
@@ -70,6 +73,18 @@ def test_worker_that_was_slower_than_expected_gets_less_work(models: Path) -> No
     [behind] = wanted(models, observed=observed).routes
     work = {leg.worker: leg.last - leg.first for leg in behind.legs}
     assert work["a"] < first.last - first.first
+
+
+def test_times_are_called_predicted_until_a_stage_has_run_on_the_class(models: Path) -> None:
+    profiled = replace(order(models), dictionary=str(models / "profiled.db"))
+    add_to_dictionary(Path(profiled.dictionary), [new_entry(ENGINE, "cloud", 10.0)])
+    [found] = live.plan(profiled)
+    assert "the times of class board are predicted from other profiles" in found.reason
+    first = found.routes[0].legs[0]
+    [engine] = profiled.engines
+    engine = replace(engine, observed=(ObservedStage(*first, 0.01),))
+    [found] = live.plan(replace(profiled, engines=(engine,)))
+    assert "predicted" not in found.reason
 
 
 def test_present_routes_stay_while_no_others_save_enough(models: Path) -> None:

@@ -124,8 +124,28 @@ def test_times_of_a_class_without_profile_are_predicted_with_the_command_that_me
     fleet.write_text(FLEET.replace("agx", "nx"))
     said = run(models, dictionary, "--fleet", fleet)
     assert "the times of class nx are predicted from other profiles, " in said
-    assert "% off at the median where they are known" in said
+    assert "% off at the median for other classes; measure" in said
     assert "measure them there with 'synergai profile --stages --engines onnx_digits'" in said
+    assert said.count("predicted, ") == said.count("onnx_digits.s0-3  ") == 1
+    answer = json.loads(run(models, dictionary, "--fleet", fleet, "--json"))
+    legs = {leg["worker"]: leg for leg in answer["options"][-1]["routes"][0]["legs"]}
+    assert legs["edge"]["predicted"]
+    assert legs["edge"]["error"] > 0
+    assert not legs["cloud"]["predicted"]
+
+
+def test_times_that_an_agent_has_measured_are_predicted_with(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    def whole_s(query_s: float) -> float:
+        known = f'worker_class = "nx"\nquery_s = {{ "{ENGINE}" = {query_s} }}'
+        fleet.write_text(FLEET.replace('worker_class = "agx"', known))
+        answer = json.loads(run(models, dictionary, "--fleet", fleet, "--json"))
+        [option] = (each for each in answer["options"] if each["name"] == "whole on edge")
+        seconds: float = option["latency_s"]
+        return seconds
+
+    assert whole_s(100.0) > 2 * whole_s(10.0)
 
 
 def test_fleet_without_any_profile_is_refused(models: Path, tmp_path: Path, fleet: Path) -> None:

@@ -418,6 +418,29 @@ async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_i
     assert [engine.fault for engine in engines] == [""]
 
 
+async def test_known_engine_that_becomes_too_large_is_told_to_be_and_loaded_again(
+    models: Path,
+) -> None:
+    loads, too_large = Loads(), False
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        description = await loads(definition)
+        if too_large:
+            raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
+        return description
+
+    retrying = Retrying(models, inspect)
+    await described(retrying.inventory)
+    retrying.inventory.retry_later(ONE)
+    too_large = True
+    async with retrying.running():
+        await retrying.run_due(10)
+        assert [each.too_large for each in retrying.described] == [True]
+        too_large = False
+        await retrying.run_due(20)
+        assert [each.too_large for each in retrying.described] == [True, False]
+
+
 async def test_engine_that_exceeds_the_memory_alone_is_too_large(
     models: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import (
     BatchTimes,
@@ -32,6 +33,7 @@ DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))
 
 BROKEN = Session(EngineName("broken"), Configuration(1))
+LARGE = Session(EngineName("large"), Configuration(1))
 
 MISSING = Session(EngineName("missing"), Configuration(1))
 
@@ -190,7 +192,9 @@ def host(hosts: FakeHosts) -> FakeHost:
 
 @pytest.fixture
 def engines() -> dict[EngineName, Engine]:
-    return {each.name: each for each in (engine("digits"), engine("broken", "truncated"))}
+    large = replace(engine("large", "it used 300 MB"), too_large=True)
+    found = (engine("digits"), engine("broken", "truncated"), large)
+    return {each.name: each for each in found}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tests.unit.worker_agent.runner.conftest import (
     BROKEN,
     DIGITS,
     DIGITS_2,
+    LARGE,
     MISSING,
     REMOVED,
     FakeHost,
@@ -19,6 +20,7 @@ from tests.unit.worker_agent.runner.conftest import (
     add,
     engine,
 )
+from worker_agent.hosts.memory import TooLarge
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.ipc import RunEnded, Tally
 from worker_agent.runner import Runner
@@ -197,6 +199,7 @@ def test_first_failure_of_queries_is_that_of_their_work(runner: Runner, host: Fa
     [
         (MISSING, "UNKNOWN_ENGINE"),
         (BROKEN, "ENGINE_BROKEN"),
+        (LARGE, "OUT_OF_MEMORY"),
         (REMOVED, "CONFIGURATION_UNUSABLE"),
     ],
 )
@@ -213,6 +216,7 @@ def test_work_for_an_engine_that_cannot_run_fails_at_once(
     ("error", "fault"),
     [
         (EngineUnusable("truncated"), "ENGINE_BROKEN"),
+        (TooLarge("it used 300 MB"), "OUT_OF_MEMORY"),
         (Unavailable("it died"), "HOST_DIED"),
         (OSError("no memory"), "HOST_DIED"),
     ],

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-
 MAX_WORKERS: Final = 6
 """Maximum number of workers in a plan: all their subsets are evaluated."""
 _TOGGLED: Final = 4

@@ -16,14 +16,13 @@ from synergai.core.scheduling.policies.malleable.planner import (
     plan_cost,
 )
 from synergai.core.scheduling.policy import Assign, Expect, Preempt, View
-from synergai.core.scheduling.state.jobs import LeasePhase
+from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from synergai.core.scheduling.policies.malleable.planner import Floats
     from synergai.core.scheduling.state.estimate import Estimate
-    from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import EngineName
 

@@ -1,30 +1,38 @@
-"""TLS from PEM files, for gRPC and for work sockets.
+"""Credentials: TLS from PEM files, for gRPC and for work sockets, and bearer tokens of clients.
 
 Servers present a certificate, which clients and agents verify against an authority. A server with a
-client authority requires clients to present a certificate as well (mutual TLS).
+client authority requires clients to present a certificate as well (mutual TLS). A token is sent
+only where nobody can read it on its way.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import grpc
 
 from synergai.errors import InvalidInput
+from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_log = logging.getLogger(__name__)
+    Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 T = TypeVar("T")
 
 _KEY_USAGE: Final = bytes.fromhex("0603551d0f")
 """Identifier of the extension, as it is encoded in certificates."""
+_TOKEN: Final = re.compile("[!-~]{1,8192}")
+_LOCAL: Final = ("unix:", "unix-abstract:")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +261,63 @@ def _reason(error: Exception) -> str:
 def _no_password() -> str:
     # By default OpenSSL prompts on the terminal.
     raise ValueError
+
+
+def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) -> Metadata:
+    """Return the metadata that presents a token, if it cannot be read on its way.
+
+    Without TLS, it goes to other machines only if that is `insecure` on purpose. Several targets
+    are separated by commas.
+    """
+    if not token:
+        return ()
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidInput("the token has spaces or other characters that no token has")
+    remote = [each for each in target.split(",") if not _is_local(each)]
+    if remote and not (encrypted or insecure):
+        raise InvalidInput(
+            f"the token would be sent to {remote[0]} without encryption: use TLS "
+            "(SYNERGAI_TLS_CA, tls_ca=), or accept the risk with SYNERGAI_INSECURE=1 "
+            "(insecure=True)"
+        )
+    return (("authorization", f"Bearer {token}"),)
+
+
+def _is_local(target: str) -> bool:
+    """Return whether a target of gRPC is on this machine."""
+    if target.startswith(_LOCAL):
+        return True
+    address = target.rpartition("/")[2]
+    return is_loopback(address.rpartition(":")[0] or address)
+
+
+class _AuthorizedChannel:
+    """A channel whose calls present credentials; has what stubs need.
+
+    Not an interceptor of gRPC, which would add a task to each call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self.unary_unary = partial(self._authorize, channel.unary_unary)
+        self.unary_stream = partial(self._authorize, channel.unary_stream)
+        self.stream_unary = partial(self._authorize, channel.stream_unary)
+        self.stream_stream = partial(self._authorize, channel.stream_stream)
+
+    def _authorize(
+        self, make: Callable[..., Any], *args: Any, **options: Any
+    ) -> Callable[..., Any]:
+        """Return a method of the channel that presents the credentials."""
+        method = make(*args, **options)
+
+        def call(*args: Any, metadata: Metadata = (), **options: Any) -> Any:
+            return method(*args, metadata=(*metadata, *self._metadata), **options)
+
+        return call
+
+
+def authorized(channel: grpc.aio.Channel, metadata: Metadata) -> grpc.aio.Channel:
+    """Return a channel for stubs whose calls have `metadata`; the channel itself if it is empty."""
+    if not metadata:
+        return channel
+    return cast("grpc.aio.Channel", _AuthorizedChannel(channel, metadata))

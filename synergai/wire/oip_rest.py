@@ -14,7 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.wire.oip_rest.tensors import (
+from synergai.wire.oip_tensors import (
     MAX_JSON_ELEMENTS,
     MAX_JSON_STRINGS,
     element_count,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from synergai.wire.request_codec import Buffer
-
 
 T = TypeVar("T")
 

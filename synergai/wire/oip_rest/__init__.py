@@ -1,1 +1,0 @@
-"""REST form of the Open Inference Protocol: conversion to and from its messages, without I/O."""
