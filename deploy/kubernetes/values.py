@@ -92,7 +92,6 @@ def _values(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _type_in(schema: dict[str, Any], path: str) -> str:
-    """Return the type of a value."""
     found = schema
     for key in path.split("."):
         found = found["properties"][key]

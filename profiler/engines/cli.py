@@ -224,7 +224,6 @@ class _FoundModel(NamedTuple):
 
 
 def _find_model(engine: str, models: Path) -> _FoundModel:
-    """Return the model of an engine, or of a path."""
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
     from synergai.models.formats.model_files import is_saved_model

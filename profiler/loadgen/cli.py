@@ -244,7 +244,6 @@ def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) 
 
 
 def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the figures that LoadGen computed."""
     if summary.qps is not None and summary.qps_with_overhead is not None:
         overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
         yield "QPS", f"{format_rate(summary.qps)} ({overhead})"

@@ -70,7 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     settings: LoadgenSettings, counter: QueryCounter, report: Callable[[Message], None]
 ) -> RunCounts:
-    """Run the test and return its counts."""
     library = _library(settings, uvloop.run(_describe(settings)))
     completer = SampleCompleter(library if settings.mode == "accuracy" else None)
     with AsyncSystem(
@@ -105,7 +104,6 @@ async def _describe(settings: LoadgenSettings) -> Engine:
 
 
 def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
-    """Return the samples to send."""
     if settings.dataset is not None and settings.data is not None:
         return dataset_library(settings.dataset, settings.data, engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)

@@ -378,7 +378,6 @@ class SearchCommand(_Command):
     def _only_stale(
         self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
     ) -> dict[EngineName, list[Draft]]:
-        """Return the drafts of engines with a stale entry."""
         self._say_unverifiable(
             Session(engine, draft.configuration)
             for engine, found in drafts.items()

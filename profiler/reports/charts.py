@@ -130,7 +130,6 @@ class _RowChart(Chart):
         axes.set_xlabel(self.label)
 
     def _scale_values(self, axes: Axes, values: Sequence[float]) -> None:
-        """Scale the horizontal axis."""
         positive = [value for value in values if value > 0]
         if self.log and positive:
             scale_log(axes, positive, self.limits)

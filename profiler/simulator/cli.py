@@ -103,7 +103,6 @@ def _show(
     total: int,
     tables: Callable[[Sequence[Result]], Iterable[tuple[Sequence[str], list[list[str]]]]],
 ) -> None:
-    """Print the results of an experiment with pipelines."""
     found = _progress(results, total)
     if settings.as_json:
         print_json(found)

@@ -130,7 +130,6 @@ def write_shard(
 
 
 def _write(file: IO[bytes], results: Sequence[JobResult], description: ShardDescription) -> None:
-    """Write a shard to a new file."""
     arrow = import_arrow()
     columns = {
         "index": arrow.array([result.index for result in results], arrow.int64()),

@@ -369,7 +369,6 @@ class ModelDirectory:
     def _present_variants(
         self, folder: Path, keys: DefinitionFile
     ) -> tuple[VariantDefinition, ...]:
-        """Return the variants whose files are there."""
         variants = tuple(
             VariantDefinition(
                 name=each.name,

@@ -82,7 +82,6 @@ def _in_words(message: str) -> str:
 
 
 def _type_at(kind: type, place: str) -> Any:
-    """Return the type at a place of a struct."""
     node = _bare(inspect.type_info(kind))
     for step in _STEP.finditer(place):
         if isinstance(node, inspect.StructType):
