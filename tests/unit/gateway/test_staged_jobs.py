@@ -74,8 +74,8 @@ class Stages:
     def add(self, name: str, engine: Engine) -> ConnectedWorker:
         worker = make_worker(name)
         worker.engines = {engine.name: engine}
-        self.gateway.catalogue.update(worker.id, engine)
         self.gateway.dispatcher.add_worker(worker)
+        self.gateway.catalogue.update(worker.id, engine)
         return worker
 
     async def submit(self, queries: int) -> JobStatus:
@@ -390,7 +390,7 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
         stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
     routes = stages.gateway.routes
     chosen = [stage(0, 2), stage(2, 9)]
-    monkeypatch.setattr(routes, "of_jobs", lambda _: tuple(chosen))
+    monkeypatch.setattr(routes, "of_jobs", lambda *_: tuple(chosen))
     routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
     progress = hub_pb2.Progress(assignment_id=first.id, done=2)
@@ -407,6 +407,16 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
     assert counts == {"net.s0-2": moved, "net.s4-9": 1, "net.s2-9": moved}
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2 * FIRST_QUERIES)
+
+
+async def test_each_stage_leaves_those_behind_it_the_time_for_a_query(tmp_path: Path) -> None:
+    slow = replace(TAIL, query_s=2.0)
+    async with running(tmp_path, HEAD, slow) as stages:
+        await stages.gateway.jobs.submit(UNRESTRICTED, JobSpec(engine=NET, queries=1, qos=10.0))
+        await stages.next(stages.head)
+        jobs = stages.gateway.dispatcher.core._jobs.by_id.values()
+        deadlines = {each.job.engine: each.job.deadline for each in jobs}
+        assert deadlines[slow.name] - deadlines[HEAD.name] == pytest.approx(2.0)
 
 
 # --- early exits ----------------------------------------------------------------------------
