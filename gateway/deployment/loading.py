@@ -78,17 +78,19 @@ class Loading:
         await self._tasks.close()
 
     async def _load_all(self, engine: EngineName, stages: Stages) -> None:
+        fault = ""
         try:
-            for stage in sorted(stages):
-                await self._load_stage(stage_name(engine, *stage), stages[stage])
+            async with asyncio.TaskGroup() as group:  # most are on different workers
+                for stage, workers in stages.items():
+                    group.create_task(self._load_stage(stage_name(engine, *stage), workers))
             if not stages:
                 await self._load(engine, ())
-        except SynergaiError as error:
-            self._on_loaded(engine, str(error))
-            return
-        self._loaded[engine] = stages
-        self._on_loaded(engine, "")
-        _log.info("engine %s runs %s", engine, "in stages" if stages else "whole")
+        except* SynergaiError as errors:
+            fault = str(errors.exceptions[0])
+        if not fault:
+            self._loaded[engine] = stages
+            _log.info("engine %s runs %s", engine, "in stages" if stages else "whole")
+        self._on_loaded(engine, fault)
 
     async def _load_stage(self, stage: EngineName, workers: frozenset[str]) -> None:
         """Load a stage on all of its workers, some of which may have it already.

@@ -16,7 +16,7 @@ from gateway.deployment.observed import (
 )
 from gateway.deployment.planning_process import plan
 from gateway.deployment.probing import LinkProbes
-from gateway.deployment.stage_times import StageTimes
+from gateway.deployment.stage_times import CHANGE, StageTimes
 from gateway.fleet.links import known_links
 from synergai.core.routes.deployment import (
     EngineOrder,
@@ -48,19 +48,18 @@ if TYPE_CHECKING:
 
     _Ended: TypeAlias = tuple[list[WantedEngine], dict[EngineName, str]]
 
-SETTLE_S: Final = 1.5
+SETTLE_S: Final = 1.0
 """Time for which engines and workers have to stay as they are until they are planned for."""
 RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
-CHANGE: Final = 0.25
-"""Relative change that is planned for: of the time of a stage, the speed of a link, or how much
-longer others take on a worker because of an engine."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.9
 """Memory that is planned with, of what a stage would take that could not be loaded."""
 _AGAIN_S: Final = 10.0
-"""Time until the next plan for such a change; twice as long after each that changes nothing."""
+"""Time until another change of a figure is planned for, if the last plan for it has changed
+nothing: the time of a stage, the speed of a link, or how much longer others take on a worker
+because of an engine. It is twice as long after each further one."""
 _LONGEST_AGAIN_S: Final = 320.0
 _PARTS: Final = (
     "the workers have changed",
@@ -76,13 +75,14 @@ class _Cause(NamedTuple):
     before: str
     name: str = ""
     after: str = ""
+    change: str = ""
 
     def told_of(self, engine: EngineName) -> str:
         """Return the text for those who may observe an engine, and maybe no other."""
         name = self.name
         if name and _without_version(name) != _without_version(engine):
             name = "another engine"
-        return " ".join(filter(None, (self.before, name, self.after)))
+        return " ".join(filter(None, (self.before, name, self.after, self.change)))
 
 
 class Candidate(NamedTuple):
@@ -151,10 +151,9 @@ class Planning:
         self._again_at = 0.0
         # Why the last plan was not the first one.
         self._cause: _Cause | None = None
-        # Figures that were planned with, and when others may be.
+        # Figures that were planned with, and pauses of some, with their ends.
         self._figures: dict[_Cause, float] = {}
-        self._pause_s = _AGAIN_S
-        self._figures_again_at = 0.0
+        self._pauses: dict[_Cause, tuple[float, float]] = {}
         self._routes: object = None
         # Memory in which a worker failed to load a stage, until its agent starts again.
         self._limits: dict[WorkerId, tuple[str, int]] = {}
@@ -322,8 +321,12 @@ class Planning:
         found += impossible
         routes = [(wanted.name, wanted.routes) for wanted in found]
         is_alike, self._routes = routes == self._routes, routes
-        self._pause_s = min(2 * self._pause_s, _LONGEST_AGAIN_S) if is_alike else _AGAIN_S
-        self._figures_again_at = self._clock() + self._pause_s
+        if cause is not None:
+            figure = cause._replace(change="")
+            pause_s, _ = self._pauses.pop(figure, (_AGAIN_S / 2, 0.0))
+            if is_alike:
+                pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+                self._pauses[figure] = pause_s, self._clock() + pause_s
         return found
 
     async def _bring(self, candidates: Mapping[EngineName, Candidate]) -> dict[EngineName, str]:
@@ -349,7 +352,9 @@ class Planning:
         if seen != self._planned:
             parts = zip(_PARTS, seen, self._planned, strict=False)  # at first, there are none
             return True, next((_Cause(what) for what, new, old in parts if new != old), None)
-        change = _change(figures, self._figures) if now >= self._figures_again_at else None
+        paused = {what for what, (_, end) in self._pauses.items() if now < end}
+        watched = {what: figures[what] for what in figures if what not in paused}
+        change = _change(watched, self._figures)
         return change is not None or now >= self._again_at, change
 
     def _order(
@@ -386,7 +391,7 @@ def _change(figures: Mapping[_Cause, float], planned: Mapping[_Cause, float]) ->
         if before is not None and abs(figure - before) <= CHANGE * before:
             continue
         change = "is known" if before is None else "has risen" if figure > before else "has fallen"
-        return what._replace(after=f"{what.after} {change}".lstrip())
+        return what._replace(change=change)
     return None
 
 

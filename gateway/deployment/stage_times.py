@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     _Key: TypeAlias = tuple[ConnectedWorker, EngineName]
 
-WINDOW_S: Final = 5.0
-"""Time over which queries are counted."""
-RATE_WINDOWS: Final = 4
+WINDOW_S: Final = 1.0
+"""Time after which queries are counted again."""
+RATE_WINDOWS: Final = 5
 """Windows over which rates are averaged, so that they do not follow each burst."""
-_LEAST: Final = 5
-"""Queries in a window that tell how long one takes."""
+CHANGE: Final = 0.25
+"""Relative change of a figure that is planned for."""
+_LEAST: Final = 3
+"""Queries that tell how long one takes."""
 
 
 class StageTimes:
@@ -32,14 +34,17 @@ class StageTimes:
         self._ends: deque[tuple[float, dict[_Key, tuple[float, int]]]] = deque(
             maxlen=RATE_WINDOWS + 1
         )
-        # Of a query, in the last window with enough of them.
-        self._seconds: dict[_Key, float] = {}
+        # Seconds and queries in all at the begin of those that tell how long the next one takes.
+        self._begins: dict[_Key, tuple[float, int]] = {}
+        # What the last ones took, and what such queries took when two in a row agreed, and when.
+        self._last: dict[_Key, float] = {}
+        self._seconds: dict[_Key, tuple[float, float]] = {}
 
     def observe(
         self, workers: Iterable[ConnectedWorker], engines: Collection[EngineName], now: float
     ) -> None:
         """Begin another window if the last one has ended."""
-        ended_at, before = self._ends[-1] if self._ends else (-WINDOW_S, {})
+        ended_at, _ = self._ends[-1] if self._ends else (-WINDOW_S, {})
         if now < ended_at + WINDOW_S:
             return
         counts = {
@@ -48,21 +53,39 @@ class StageTimes:
             for name, computed in worker.computed.items()
             if engine_of_stage(name) in engines
         }
-        for key in counts.keys() & before.keys():
-            seconds, queries = (
-                new - old for new, old in zip(counts[key], before[key], strict=True)
-            )
-            if queries >= _LEAST:
-                self._seconds[key] = seconds / queries
+        self._begins = {key: self._begins.get(key, counts[key]) for key in counts}
         self._seconds = {key: self._seconds[key] for key in self._seconds if key in counts}
+        for key, begin in self._begins.items():
+            seconds, queries = (new - old for new, old in zip(counts[key], begin, strict=True))
+            if queries >= _LEAST:
+                self._begins[key] = counts[key]
+                self._note(key, seconds / queries, now)
         self._ends.append((now, counts))
 
+    def _note(self, key: _Key, query_s: float, now: float) -> None:
+        """Note what the last queries took, some of which may have begun before a change."""
+        last_s, self._last[key] = self._last.get(key, query_s), query_s
+        if abs(query_s - last_s) <= CHANGE * last_s:
+            self._seconds[key] = query_s, now
+
     def of(self, engine: EngineName) -> tuple[ObservedStage, ...]:
-        """Return what queries of the stages of an engine have taken, as far as that is known."""
+        """Return what queries of the stages of an engine have taken, as far as that is known.
+
+        Of a worker, those stages count that ran last: it may have been faster before.
+        """
+        found = {
+            (worker, stage): figure
+            for (worker, stage), figure in self._seconds.items()
+            if is_stage(stage) and engine_of_stage(stage) == engine
+        }
+        latest = {
+            worker: max(at for (each, _), (_, at) in found.items() if each is worker)
+            for worker, _ in found
+        }
         return tuple(
             ObservedStage(worker.id, *stage_positions(stage), seconds)
-            for (worker, stage), seconds in self._seconds.items()
-            if is_stage(stage) and engine_of_stage(stage) == engine
+            for (worker, stage), (seconds, at) in found.items()
+            if at >= latest[worker] - RATE_WINDOWS * WINDOW_S
         )
 
     def queries_per_s(self, engine: EngineName) -> float:

@@ -184,6 +184,8 @@ class Catalogue:
             return engine
         offers = self._offers.get(EngineName(name))
         if offers is not None and self._closes_stages(EngineName(name)):
+            if name in self.stages and self._worker_wait_s:  # whose workers may return, or others
+                raise EngineUnserved(name)
             if offers.is_pending:
                 raise EnginePending(name)
             if offers.conflicts:
@@ -197,6 +199,8 @@ class Catalogue:
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if stages := self.stages.fewest(EngineName(name)):
             raise EngineInStages(name, stages)
+        if name in self.stages and self._worker_wait_s:
+            raise EngineUnserved(name)
         if some := self.stages.names(EngineName(name)):
             raise Unavailable(
                 f"connected workers lack stages of engine {name!r}: they have {', '.join(some)}"
@@ -386,9 +390,9 @@ class Catalogue:
             self._on_commit(name, record)
         self._set_usable(name, offers.engine)
         if offers.engine is not None or not offers.is_pending:
-            inspected = self._inspected.pop(name, None)
-            if inspected is not None:
-                inspected.set_result(None)
+            for each in {name, engine_of_stage(name)}:
+                if (inspected := self._inspected.pop(each, None)) is not None:
+                    inspected.set_result(None)
         if not offers.by_worker and offers.description is None:
             del self._offers[name]
         self.on_service_changed(name)

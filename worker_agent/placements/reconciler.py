@@ -139,7 +139,8 @@ class Reconciler:
             if manifest is not None:
                 manifests[wanted.digest] = manifest
                 placed.update(manifest.contents)
-        for wanted in list(self._wanted):
+        # The smallest first: stages can run soon, the engine that they are made of maybe never.
+        for wanted in sorted(self._wanted, key=lambda each: each.size):
             if self._changed.is_set():
                 return True  # and begin again with the versions wanted now
             model = own.get(wanted.engine)

@@ -9,6 +9,7 @@ an early exit, see `synergai.core.route`.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -18,7 +19,14 @@ from gateway.calls.requests.inference import Admitted, Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, join_timings
 from gateway.fleet.routes import asked_of_exit
 from synergai.core.pipeline import Answer, Command, Drop, Pipeline, Ready, Visit
-from synergai.errors import DeadlineExceeded, Infeasible, SynergaiError, TensorsLost
+from synergai.errors import (
+    DeadlineExceeded,
+    EngineUnusable,
+    Infeasible,
+    SynergaiError,
+    TensorsLost,
+    Unavailable,
+)
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.request_codec import serialise_request
@@ -38,6 +46,8 @@ if TYPE_CHECKING:
 
 MOST_LOSSES: Final = 3
 """Times that a stage of a request runs again, because its outputs were lost."""
+_LOOK_S: Final = 0.5
+"""Interval at which a request that waits in a stage checks that a worker may still run it."""
 _TIMINGS: Final = "synergai_timings"
 
 
@@ -52,10 +62,15 @@ class StagedRequests:
         self._admission = admission
         self._running = TaskBag()
 
-    def begin_staged(self, call: InferenceCall, *, charged: bool = False) -> HeldRequest | None:
-        """Accept a request for an engine that runs in stages; see `Inference.begin_request`.
+    def begin_staged(
+        self, call: InferenceCall, *, charged: bool = False, but: Route | None = None
+    ) -> HeldRequest | None:
+        """Accept a request for an engine that runs in stages.
 
-        Return None if it is to run whole, or cannot run at all.
+        Return None if it is to run whole or on the route `but`, or cannot run at all.
+
+        Args:
+            charged: it was accepted before, so quotas count it no more.
         """
         message = call.raw.parsed.message
         if "." in message.model_version:
@@ -71,7 +86,7 @@ class StagedRequests:
         call, options = call.resolved()
         try:
             route = self.routes.find(engine, options.min_accuracy, self.now_s, self._rate)
-            if route is None:
+            if route is None or (but is not None and route.engines == but.engines):
                 return None
             check_header(call.raw.parsed, route.whole)
             if options.min_accuracy and not route.engines[-1].stage_of:
@@ -86,6 +101,23 @@ class StagedRequests:
         request = HeldRequest(self._running.start_awaited(work))
         request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
+
+    async def begin_again(
+        self, call: InferenceCall, former: Route, left_s: float | None
+    ) -> HeldRequest | None:
+        """Accept a request whose route has failed once there is another one, if there is any."""
+        message, again = call.raw.parsed.message, replace(call, budget_s=left_s)
+        for pause_s in (0.0, _LOOK_S):  # a worker tells of an answer before it tells of an engine
+            await asyncio.sleep(pause_s)
+            await self._versions.wait_inspected(message.model_name, message.model_version, left_s)
+            if request := self.begin_staged(again, charged=True, but=former):
+                return request
+        return None
+
+    def is_gone(self, stage: Engine) -> bool:
+        """Return whether a stage has been replaced, and no worker can run it."""
+        catalogue = self._versions.catalogue
+        return stage.name in catalogue.stages.retired and catalogue.whole(stage.name) is None
 
     def now_s(self, engine: Engine) -> float:
         """Return the time that an engine would take now; as inspected, if no more is known."""
@@ -157,6 +189,8 @@ class StagedRequest:
         try:
             response = await self._run_stages()
         except SynergaiError as error:
+            if isinstance(error, EngineUnusable | Unavailable) and (again := await self._again()):
+                return await again.result
             error.request_id = self._call.request_id.job
             if self._stage.stage_of:  # else, the whole engine has counted it
                 self._inference.count_staged(engine, error, self._elapsed_s())
@@ -173,12 +207,22 @@ class StagedRequest:
             response = b"".join((response, joined.SerializeToString()))
         return response
 
+    async def _again(self) -> HeldRequest | None:
+        """Run on another route, if there is one; the stages of this one may have been replaced."""
+        with suppress(SynergaiError):
+            return await self._requests.begin_again(self._call, self._route, self._left_s())
+        return None
+
     @property
     def _stage(self) -> Engine:
         return self._route.engines[self._position]
 
     def _elapsed_s(self) -> float:
         return asyncio.get_running_loop().time() - self._begun
+
+    def _left_s(self) -> float | None:
+        budget_s = self._call.budget_s
+        return None if budget_s is None else budget_s - self._elapsed_s()
 
     async def _run_stages(self) -> Buffer:
         route = self._route
@@ -188,7 +232,7 @@ class StagedRequest:
             request, asked = self._begin_stage(visit)
             position, behind = self._position, self._position + 1
             try:
-                response = await request.result
+                response = await self._answer(request)
                 held = request.held is not None
                 outputs = self._requests.routes.read_outputs(
                     route, position, response, held=held, asked=asked
@@ -213,11 +257,17 @@ class StagedRequest:
             self._execute(self._pipeline.answered([answer]))
         return response
 
+    async def _answer(self, request: Request) -> Buffer:
+        """Return the answer of a stage, as long as a worker may give it."""
+        while not (await asyncio.wait([request.result], timeout=_LOOK_S))[0]:
+            if self._requests.is_gone(self._stage):
+                raise Unavailable(f"no worker can run {self._stage.name!r}, which was replaced")
+        return request.result.result()
+
     def _begin_stage(self, visit: Visit) -> tuple[Request, str]:
         """Begin the request of a stage; return it, and what it asks of the exit there."""
-        call, budget_s, position = self._call, self._call.budget_s, self._position
-        left_s = None if budget_s is None else budget_s - self._elapsed_s()
-        asked, stage_s = self._requests.share(self._route, position, left_s)
+        call, position = self._call, self._position
+        asked, stage_s = self._requests.share(self._route, position, self._left_s())
         is_last, client = self._route.is_last(position), call.raw.parsed.message
         header = of_stage(self._inputs[position], client, self._stage, is_last=is_last, asked=asked)
         raw = RawRequest(serialise_request(header.message, header.raw), header)

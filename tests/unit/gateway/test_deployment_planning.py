@@ -334,8 +334,8 @@ async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
     async def ask(queries: int) -> int:
         """Return the number of plans after so many queries in each of many windows."""
         for _ in range(80):
-            run(worker, "net.s0-4", 0.1, 10)
-            run(worker, loaded, 0.01, queries)
+            run(worker, "net.s0-4", 0.02 * WINDOW_S, 10)
+            run(worker, loaded, 0.002 * WINDOW_S, queries)
             await world.look(2, pause_s=WINDOW_S / 2)
         return len(world.orders)
 
@@ -346,7 +346,8 @@ async def test_demand_that_shifts_is_planned_for_if_engines_share_a_worker(
     assert await ask(25) == before
     assert await ask(60) == before
     assert await ask(300) > before
-    assert [each.queries_per_s for each in world.orders[-1].engines] == pytest.approx([2, 60], 0.5)
+    rates = [each.queries_per_s for each in world.orders[-1].engines]
+    assert rates == pytest.approx([10 / WINDOW_S, 300 / WINDOW_S], 0.5)
     before = len(world.orders)
     assert [each.reason for each in world.found] == [
         f"as asked; planned again: the load of {name} on a has risen"
@@ -427,8 +428,9 @@ async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
 async def test_reason_of_a_plan_names_the_stages_of_its_own_engine_only(world: World) -> None:
     worker = world.workers[WorkerId("a")]
     world.add("other/2")
+    await world.look(10)
     for _ in range(8):
-        run(worker, "other.s0-4/2", 0.1, 20)
+        run(worker, "other.s0-4/2", 0.001 * WINDOW_S, 20)
         await world.look(2, pause_s=WINDOW_S)
     assert [each.reason for each in world.found] == [
         f"as asked; planned again: the time of {name} on a is known"
@@ -436,7 +438,7 @@ async def test_reason_of_a_plan_names_the_stages_of_its_own_engine_only(world: W
     ]
 
 
-def test_times_of_stages_are_those_of_the_last_window_with_queries() -> None:
+def test_times_of_stages_are_those_of_the_last_queries() -> None:
     worker, times = make_worker("a"), StageTimes()
     run(worker, "net.s0-4", 9.0, 50)
     times.observe([worker], {NET}, 0.0)
@@ -446,20 +448,68 @@ def test_times_of_stages_are_those_of_the_last_window_with_queries() -> None:
     times.observe([worker], {NET}, WINDOW_S / 2)
     assert times.of(NET) == ()
     times.observe([worker], {NET}, WINDOW_S)
-    run(worker, "net.s0-4", 0.2, 50)
-    run(worker, "net", 0.3, 20)
+    run(worker, "net.s0-4", 0.12, 2)
     times.observe([worker], {NET}, 2 * WINDOW_S)
-    [observed] = times.of(NET)
-    assert observed.seconds == pytest.approx(0.2)
+    assert [each.seconds for each in times.of(NET)] == pytest.approx([0.1])
+    run(worker, "net.s0-4", 0.12, 2)
     run(worker, "net", 0.3, 20)
     times.observe([worker], {NET}, 3 * WINDOW_S)
+    [observed] = times.of(NET)
+    assert observed.seconds == pytest.approx(0.12)
+    run(worker, "net", 0.3, 20)
+    times.observe([worker], {NET}, 4 * WINDOW_S)
     assert times.of(NET) == (observed,)
-    assert times.queries_per_s(NET) == pytest.approx(100 / (3 * WINDOW_S) + 20 / WINDOW_S)
-    assert times.load(NET, worker) == pytest.approx(15 / (3 * WINDOW_S) + 6 / WINDOW_S)
-    for window in range(4, 4 + RATE_WINDOWS):
+    assert times.of(EngineName("other")) == ()
+
+
+def test_time_that_has_changed_counts_once_other_queries_have_confirmed_it() -> None:
+    worker, times, found = make_worker("a"), StageTimes(), []
+    run(worker, "net.s0-4", 0.1, 1)
+    for window, seconds in enumerate((0.1, 0.1, 0.2, 0.3, 0.3, 0.1, 0.3)):
+        times.observe([worker], {NET}, window * WINDOW_S)
+        found += [each.seconds for each in times.of(NET)]
+        run(worker, "net.s0-4", seconds, 3)
+    assert found == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.3])
+
+
+def test_stage_that_a_worker_runs_no_longer_does_not_tell_how_fast_it_is() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for window in range(4 + RATE_WINDOWS):
+        run(worker, "net.s0-4" if window < 2 else "net.s4-9", 0.1, 10)
+        times.observe([worker], {NET}, window * WINDOW_S)
+        if window == 2:
+            run(worker, "net.s4-9", 0.1, 10)
+    assert times.of(NET) == (ObservedStage("a", 4, 9, times.of(NET)[0].seconds),)
+
+
+def test_rates_are_means_over_some_windows() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for name in ("net.s0-4", "net.s4-9", "net"):
+        run(worker, name, 0.0, 0)
+    times.observe([worker], {NET}, 0.0)
+    run(worker, "net.s0-4", 0.01, 10)
+    run(worker, "net.s4-9", 0.01, 10)
+    run(worker, "net", 0.02, 20)
+    times.observe([worker], {NET}, WINDOW_S)
+    times.observe([worker], {NET}, 2 * WINDOW_S)
+    assert times.queries_per_s(NET) == pytest.approx(30 / (2 * WINDOW_S))
+    assert times.load(NET, worker) == pytest.approx(0.6 / (2 * WINDOW_S))
+    for window in range(3, 3 + RATE_WINDOWS):
         times.observe([worker], {NET}, window * WINDOW_S)
     assert times.queries_per_s(NET) == 0
-    assert times.of(EngineName("other")) == ()
+
+
+async def test_figure_whose_change_alters_nothing_pauses_and_others_do_not(world: World) -> None:
+    worker = world.workers[WorkerId("a")]
+    plans = []
+    for first, second in ((0.01, 0.01), (0.03, 0.01), (0.01, 0.01), (0.01, 0.03)):
+        for _ in range(4):
+            run(worker, "net.s0-4", first, 4)
+            run(worker, "net.s4-9", second, 4)
+            await world.look(pause_s=WINDOW_S)
+        plans.append(len(world.orders))
+    # The first time has risen, which changed nothing; it falls, and the other one rises.
+    assert plans == [plans[0], plans[0] + 1, plans[0] + 1, plans[0] + 2]
 
 
 def an_order() -> PlanOrder:

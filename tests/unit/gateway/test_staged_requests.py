@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from gateway.calls.requests import staged
 from gateway.calls.requests.held import HeldRequest
 from gateway.calls.requests.inference import Admitted, Inference, Request
 from gateway.calls.requests.parameters import InferenceCall, RequestId
@@ -19,6 +20,7 @@ from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
+    EngineUnusable,
     Infeasible,
     InternalError,
     InvalidInput,
@@ -34,7 +36,7 @@ from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
 from tests.unit.gateway.conftest import GatewayHarness
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -129,8 +131,8 @@ class FakeInference:
         call: InferenceCall,
         *,
         charged: bool,
-        pull: HeldTensors | None,
-        holds_outputs: bool,
+        pull: HeldTensors | None = None,
+        holds_outputs: bool = False,
     ) -> Begun:
         assert call.request_id.client == "mine"
         begun = Begun(
@@ -443,3 +445,59 @@ async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> N
     assert asked(harness.inference.begun[0]) == STAY
     with pytest.raises(InvalidInput, match=r"does not reach an accuracy of 0\.97"):
         harness.begin(synergai_min_accuracy="0.97")
+
+
+def redeploy(harness: Harness) -> None:
+    """Replace the stages by others on other workers."""
+    catalogue = harness.versions.catalogue
+    for number, other in enumerate((stage(0, 6), stage(6, 9)), 2):
+        catalogue.update(WorkerId(f"worker-{number}"), other)
+    catalogue.retire({each.name for each in STAGES})
+
+
+async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace_it(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].hold("t4", "token")
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[1].result.set_exception(EngineUnusable("it is too large"))
+    await turns(10)
+    again = harness.inference.begun[2]
+    assert (again.message.model_name, again.contents) == ("net.s0-6", [DATA.tobytes()])
+    again.answer("t6")
+    await turns()
+    harness.inference.begun[3].answer("t9")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert response.raw_output_contents[0] == DATA.tobytes()
+    assert harness.inference.counted == [("net", None)]
+    assert harness.inference.dropped == ["token"]
+
+
+async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
+    harness: Harness,
+) -> None:
+    result = harness.begin()
+    await turns()
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    with pytest.raises(EngineUnusable, match="it is too large"):
+        await result
+    assert harness.inference.counted == [("net", EngineUnusable)]
+
+
+async def test_request_waits_for_no_replaced_stage_that_no_worker_can_run(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    result = harness.begin()
+    await turns()
+    redeploy(harness)
+    await turns(20)
+    assert len(harness.inference.begun) == 1
+    harness.versions.catalogue.withdraw(WorkerId("worker-0"), STAGES[0].name)
+    await until(lambda: len(harness.inference.begun) == 2)
+    assert harness.inference.begun[0].abandoned
+    assert harness.inference.begun[1].message.model_name == "net.s0-6"
+    result.cancel()

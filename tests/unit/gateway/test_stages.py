@@ -1,5 +1,6 @@
 """Engines that run in stages."""
 
+import asyncio
 from functools import partial
 
 import pytest
@@ -15,12 +16,14 @@ from synergai.domain import Engine, TensorSpec, WorkerId
 from synergai.errors import (
     EnginePending,
     EngineUnloaded,
+    EngineUnserved,
     EngineUnusable,
     SynergaiError,
     Unavailable,
 )
 from synergai.names import EngineName, stage_name, stage_positions
 from synergai.oip.inference_pb2 import InferParameter
+from tests.waiting import turns
 
 NET = EngineName("net")
 BOX = WorkerId("box")
@@ -155,6 +158,25 @@ def test_engine_whose_stages_are_known_is_unavailable_until_they_are_back() -> N
     versions = Versions(Catalogue(known=[stage(0, 4).name, stage(4, 9).name]))
     with pytest.raises(Unavailable):
         versions.find("net")
+
+
+async def test_requests_wait_for_stages_that_workers_lack_if_they_wait_for_workers() -> None:
+    catalogue = Catalogue(worker_wait_s=60.0)
+    whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, fault="it is too large")
+    catalogue.update(BOX, whole)
+    catalogue.update(BOX, stage(0, 4))
+    with pytest.raises(EngineUnserved):
+        catalogue.find_usable(NET)
+    catalogue.withdraw(BOX, NET)
+    with pytest.raises(EngineUnserved):
+        catalogue.find_usable(NET)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(catalogue.wait_inspected(NET))
+        await turns()
+        assert not waiting.done()
+        catalogue.update(OTHER, stage(4, 9))
+    with pytest.raises(EngineInStages):
+        catalogue.find_usable(NET)
 
 
 def test_highest_version_may_be_in_stages() -> None:

@@ -163,6 +163,15 @@ async def test_placed_version_is_fetched_and_installed_with_all_its_files(
     await worker.stop()
 
 
+async def test_smallest_versions_are_fetched_first(tmp_path: Path, gateway: Gateway) -> None:
+    worker = Worker(tmp_path, gateway)
+    sizes = {"middle": 2000, "large": 3000, "small": 1000}
+    await worker.place(*(gateway.version(name, 1, b"x" * size) for name, size in sizes.items()))
+    installed = [each.engine for each in worker.reports if STATES[each.state] == "installed"]
+    assert installed == ["small", "middle", "large"]
+    await worker.stop()
+
+
 async def test_model_directory_is_read_once_for_all_versions(
     tmp_path: Path, gateway: Gateway
 ) -> None:

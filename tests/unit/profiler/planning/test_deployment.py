@@ -72,6 +72,13 @@ def test_engine_that_a_worker_can_hold_runs_whole_unless_cutting_pays_and_is_all
     assert gains.is_split
 
 
+def test_engine_runs_in_no_stages_beside_a_worker_that_has_it_whole() -> None:
+    # Half as fast as the others, the roomy worker would add a third to their rate.
+    asked = need(worker("a", speed=0.5), worker("b", 240), worker("c", 240))
+    plan = plan_of(replace(asked, cutting="auto"))
+    assert {len(each) > 1 for each in legs(plan)} == {True}
+
+
 def test_split_that_saves_less_than_a_change_costs_is_not_wanted() -> None:
     # Alone, the first worker takes 1 s. In stages, one of both takes 0.88 s or more.
     asked = replace(need(worker("a"), worker("b", 240, 1 / 4.4)), cutting="auto")
