@@ -12,7 +12,9 @@ SIDE: Final = 3
 LAYER_BYTES: Final = 4 * 9 * CHANNELS**2
 
 
-def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") -> Path:
+def write_layers(
+    folder: Path, layers: int, *, seed: int = 0, routes: str = "", channels: int = CHANNELS
+) -> Path:
     """Write an engine of convolutions, and return its folder.
 
     Runtimes keep the weights of convolutions twice while they load them.
@@ -20,15 +22,15 @@ def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") 
     draw = np.random.default_rng(seed)
     nodes, weights, before = [], [], "features"
     for layer in range(layers):
-        kernel = draw.standard_normal((CHANNELS, CHANNELS, 3, 3), dtype=np.float32)
-        kernel *= np.float32(np.sqrt(2 / (9 * CHANNELS)))
+        kernel = draw.standard_normal((channels, channels, 3, 3), dtype=np.float32)
+        kernel *= np.float32(np.sqrt(2 / (9 * channels)))
         weights.append(numpy_helper.from_array(kernel, f"kernel{layer}"))
         conv = helper.make_node(
             "Conv", [before, f"kernel{layer}"], [f"conv{layer}"], pads=[1, 1, 1, 1]
         )
         before = "scores" if layer == layers - 1 else f"layer{layer}"
         nodes += [conv, helper.make_node("Relu", [f"conv{layer}"], [before])]
-    shape: list[str | int | None] = ["n", CHANNELS, SIDE, SIDE]
+    shape: list[str | int | None] = ["n", channels, SIDE, SIDE]
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name in ("features", "scores")
@@ -42,5 +44,5 @@ def write_layers(folder: Path, layers: int, *, seed: int = 0, routes: str = "") 
     return folder
 
 
-def features(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).random((1, CHANNELS, SIDE, SIDE), dtype=np.float32)
+def features(seed: int, rows: int = 1, channels: int = CHANNELS) -> np.ndarray:
+    return np.random.default_rng(seed).random((rows, channels, SIDE, SIDE), dtype=np.float32)

@@ -2,6 +2,7 @@
 
 import collections
 import os
+import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from profiler.zoo.recipes import build
 from synergai import JobResult, NamedInput, SyncClient
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
-from tests.acceptance.fleets import HOST
+from tests.acceptance.fleets import HOST, KilledFleet
 from tests.staged_engines import ENGINE, build_stages, join_stages
 from tests.tiny_images import COLOURS, picture, save_image_engines
 
@@ -92,8 +93,12 @@ class WholeWork:
         """Send requests until the event; no process has been killed yet."""
         return []
 
-    def wait_for_answer(self) -> None:
-        """Wait until a request is answered."""
+    def prepare_kill(self, _fleet: KilledFleet, _victim: str, _rng: random.Random) -> None:
+        """Wait until a process is to be killed."""
+
+    def find_disorder(self, _fleet: KilledFleet) -> list[str]:
+        """Return what is not as it should be once all jobs have ended."""
+        return []
 
     def summary(self) -> str:
         return "no requests"
@@ -111,6 +116,7 @@ class DataWork(WholeWork):
 
     def find_wrong(self, client: SyncClient, job_id: str, number: int, queries: int) -> list[str]:
         found = []
+        version = client.job(job_id).wait().spec.version  # which outlasts a connection
         results = self._results(client, job_id)
         if sorted(index for index, _ in results) != list(range(queries)):
             found.append(f"{job_id}: its results are not one for each of {queries} queries")
@@ -120,8 +126,8 @@ class DataWork(WholeWork):
                 self._outcomes["inputs whose host died twice"] += 1
             elif result.error:
                 found.append(f"{job_id}: query {index} failed: {result.error}")
-            elif not self._is_right(result.outputs, place):
-                found.append(f"{job_id}: query {index} has another answer than a direct request")
+            elif not self._is_right(result.outputs, place, version):
+                found.append(f"{job_id}: query {index} of version {version} has a wrong answer")
             if result.name != self._name(number, index):
                 found.append(f"{job_id}: query {index} is called {result.name!r}")
         return found
@@ -137,7 +143,8 @@ class DataWork(WholeWork):
         """Return what the input of a query is called, by its position if by nothing else."""
         return str(query)
 
-    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int) -> bool:
+    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int, version: str) -> bool:
+        """Return whether these are the outputs of a version for one of the inputs."""
         raise NotImplementedError
 
 
@@ -200,12 +207,59 @@ class ImageWork(DataWork):
     def _name(self, number: int, query: int) -> str:
         return f"image {query} of {number}"
 
-    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int) -> bool:
+    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int, _version: str) -> bool:
         answer = self._answers[place]
         return all(np.array_equal(outputs[name], value) for name, value in answer.items())
 
 
-class StagedWork(DataWork):
+class RequestWork(DataWork):
+    """Jobs over numbered inputs, and clients that send them as requests one after the other.
+
+    Attributes:
+        input: name of the engine's input.
+        retryable: errors after which a client sends its request again.
+        request_pause_s: time from an answer to the next request of a client.
+    """
+
+    input: str
+    retryable: tuple[type[SynergaiError], ...] = (Unavailable,)
+    request_pause_s = 0.0
+    _inputs: Sequence[np.ndarray] | np.ndarray
+
+    def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
+        inputs = [{self.input: self._inputs[self._place(number, each)]} for each in range(queries)]
+        return client.submit(self.engine, inputs=inputs, idempotency_key=key).id
+
+    def start_requests(self, address: str, stopped: threading.Event) -> list[threading.Thread]:
+        threads = [
+            threading.Thread(target=self._send, args=(address, first, stopped), daemon=True)
+            for first in range(REQUESTS)
+        ]
+        for each in threads:
+            each.start()
+        return threads
+
+    def _send(self, address: str, first: int, stopped: threading.Event) -> None:
+        number = first
+        with SyncClient(address) as client:
+            while not stopped.is_set():
+                number = (number + REQUESTS) % INPUTS
+                try:
+                    query = {self.input: self._inputs[number]}
+                    found = client.infer(self.engine, query, deadline=PATIENCE_S)
+                except self.retryable as error:  # such as when the gateway was killed
+                    self._outcomes[f"requests sent again ({type(error).__name__})"] += 1
+                    time.sleep(0.05)
+                except SynergaiError as error:
+                    self.errors.append(f"a request failed: {error!r}")
+                else:
+                    self._outcomes[ANSWERED] += 1
+                    if not self._is_right(found.outputs, number, found.version):
+                        self.errors.append(f"version {found.version} gave a wrong answer")
+                    time.sleep(self.request_pause_s)
+
+
+class StagedWork(RequestWork):
     """Four agents, each with some of the stages.
 
     The agent `plain` has no peer port, and holds no outputs. The agent `end` cannot reach `begin`,
@@ -213,6 +267,7 @@ class StagedWork(DataWork):
     """
 
     engine = ENGINE
+    input = "image"
     long_queries = 400
     pause_s = 0.3
     victims: Mapping[str, float] = {
@@ -249,44 +304,11 @@ class StagedWork(DataWork):
         whole = onnxruntime.InferenceSession(ModelDirectory(folders["whole"]).get(ENGINE).file)
         self._answers = [whole.run(None, {"image": each})[0] for each in self._inputs]
 
-    def submit(self, client: SyncClient, number: int, queries: int, key: str) -> str:
-        inputs = [{"image": self._inputs[self._place(number, each)]} for each in range(queries)]
-        return client.submit(self.engine, inputs=inputs, idempotency_key=key).id
-
-    def start_requests(self, address: str, stopped: threading.Event) -> list[threading.Thread]:
-        threads = [
-            threading.Thread(target=self._send, args=(address, first, stopped), daemon=True)
-            for first in range(REQUESTS)
-        ]
-        for each in threads:
-            each.start()
-        return threads
-
-    def wait_for_answer(self) -> None:
+    def prepare_kill(self, _fleet: KilledFleet, _victim: str, _rng: random.Random) -> None:
         """Wait for a while until a request is answered, so that kills meet queries on their way."""
         before, until = self._outcomes[ANSWERED], time.monotonic() + MOST_PAUSE_S
         while self._outcomes[ANSWERED] == before and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _send(self, address: str, first: int, stopped: threading.Event) -> None:
-        number = first
-        with SyncClient(address) as client:
-            while not stopped.is_set():
-                number = (number + REQUESTS) % INPUTS
-                begun = time.monotonic()
-                try:
-                    image = self._inputs[number]
-                    found = client.infer(self.engine, {"image": image}, deadline=PATIENCE_S)
-                except Unavailable:  # it was on its way when the gateway was killed
-                    self._outcomes["requests that lost the gateway"] += 1
-                    time.sleep(0.05)
-                except SynergaiError as error:
-                    seconds = time.monotonic() - begun
-                    self.errors.append(f"a request failed after {seconds:.1f} s: {error!r}")
-                else:
-                    self._outcomes[ANSWERED] += 1
-                    if not self._is_right(found.outputs, number):
-                        self.errors.append("a request has another answer than the whole engine")
-
-    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int) -> bool:
+    def _is_right(self, outputs: Mapping[str, np.ndarray], place: int, _version: str) -> bool:
         return np.allclose(outputs["probabilities"], self._answers[place], atol=1e-6)

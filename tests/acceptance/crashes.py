@@ -3,6 +3,7 @@
     python tests/acceptance/crashes.py --kills 1000 --jobs 100000 --seed 1    # about half an hour
     python tests/acceptance/crashes.py --kills 1000 --jobs 1700 --work stages # an engine in stages
     python tests/acceptance/crashes.py --kills 40 --jobs 800 --work images    # uploads of images
+    python tests/acceptance/crashes.py --kills 200 --jobs 1300 --work deployments
 
 Several clients submit jobs meanwhile, most of a few queries and some of many, each with an
 idempotency key, and retry under the same key until the job is acknowledged. At the end, every
@@ -12,6 +13,8 @@ journal must have no other jobs.
 With stages, agents pull tensors from each other, or get them through the gateway. Jobs have inputs
 of their own, and clients send requests as well. All answers must be those of the whole engine.
 Over images, uploads are interrupted and continue, and results are read while jobs run.
+With deployments, the gateway cuts the engine into stages and deploys them, again and again as
+versions and workers come and go, and a minute after the last change, no stage is left over.
 """
 
 import argparse
@@ -36,11 +39,17 @@ from synergai import SyncClient
 from synergai.errors import SynergaiError
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crash_work import ImageWork, StagedWork, WholeWork
+from tests.acceptance.deployed_work import DeployedWork
 from tests.acceptance.fleets import KilledFleet
 from tests.acceptance.processes import find_bugs
 from tests.acceptance.scripts import verdict
 
-WORK: Final = {"samples": WholeWork, "stages": StagedWork, "images": ImageWork}
+WORK: Final = {
+    "samples": WholeWork,
+    "stages": StagedWork,
+    "images": ImageWork,
+    "deployments": DeployedWork,
+}
 CLIENTS: Final = 4
 SHORT_QUERIES: Final = 8
 LONG_SHARE: Final = 0.02
@@ -133,8 +142,8 @@ def kill_all(fleet: KilledFleet, work: WholeWork, progress: Progress, rng: rando
     began = time.monotonic()
     while progress.killed.total() < progress.kills:
         time.sleep(rng.expovariate(1 / work.pause_s))
-        work.wait_for_answer()
         (victim,) = rng.choices(victims, weights)
+        work.prepare_kill(fleet, victim, rng)
         if not fleet.kill(victim, rng):
             continue
         progress.killed[victim] += 1
@@ -175,8 +184,10 @@ def wait_for_all(
                     return [f"{job_id} ({key}): lost, the gateway does not know it"]
             if job is not None and job.state >= jobs_pb2.JOB_STATE_SUCCEEDED:
                 resumed += len(job.executions) > 1
-                wrong = work.find_wrong(client, job_id, number, sizes[number])
-                return find_errors(job, sizes[number]) + wrong
+                found = find_errors(job, sizes[number])
+                if job.state == jobs_pb2.JOB_STATE_SUCCEEDED:
+                    found += work.find_wrong(client, job_id, number, sizes[number])
+                return found
             if time.monotonic() > deadline:
                 return [f"{job_id} ({key}): stuck"]
             time.sleep(0.05)
@@ -192,10 +203,14 @@ def wait_for_all(
 
 
 def find_journal_errors(journal: Path, engine: str, jobs: int) -> list[str]:
-    """Return the error if a stopped gateway's journal does not have `jobs` jobs of an engine."""
+    """Return the error if a stopped gateway's journal does not have `jobs` jobs of an engine.
+
+    All versions count.
+    """
     with contextlib.closing(sqlite3.connect(journal)) as connection:
         (recorded,) = connection.execute(
-            "SELECT count(*) FROM jobs WHERE engine = ?", (engine,)
+            "SELECT count(*) FROM jobs WHERE engine = ? OR engine LIKE ? || '/%'",
+            (engine, engine),
         ).fetchone()
     return [] if recorded == jobs else [f"the journal has {recorded:,} jobs, not {jobs:,}"]
 
@@ -224,7 +239,7 @@ def run(
             prefixes=work.prefixes,
         )
         local = ports.enter_context(fleet.local)
-        fleet.start()
+        fleet.start_all()
         clients = [
             threading.Thread(
                 target=submit_all,
@@ -256,7 +271,8 @@ def run(
             progress,
             timeout_s=120.0 + 0.05 * sum(sizes) / SHORT_QUERIES,
         )
-    found += [*work.errors, *find_bugs(local.directory)]
+        found += work.find_disorder(fleet)
+    found += [*work.errors, *find_bugs(local.directory), *fleet.find_leftovers()]
     if not database:
         found += find_journal_errors(local.directory / "gateway" / "journal.db", work.engine, jobs)
     victims = ", ".join(f"{name} {number}" for name, number in sorted(progress.killed.items()))
@@ -265,7 +281,7 @@ def run(
         f"queries; {progress.retried:,} submissions repeated; {resumed:,} jobs ran in several "
         f"executions; {work.summary()}; {time.monotonic() - began:.0f} s in all"
     )
-    return found
+    return [f"{times} times: {each}" for each, times in collections.Counter(found).items()]
 
 
 def main() -> int:

@@ -15,7 +15,10 @@ from tests.acceptance.scripts import run_script
         pytest.param(
             "crashes.py --kills 8 --jobs 80 --work images", id="kills lose and repeat no result"
         ),
-        pytest.param("deployments.py --kills 20", id="nor while an engine is deployed"),
+        pytest.param(
+            "crashes.py --kills 20 --jobs 130 --work deployments",
+            id="nor while an engine is deployed",
+        ),
         pytest.param("takeovers.py --takeovers 10", id="takeovers lose and repeat nothing"),
         pytest.param(
             "takeovers.py --takeovers 3 --kinds kill --agents 200", id="nor with many agents"
