@@ -40,6 +40,8 @@ MOST_DELAY_S: Final = 12.0
 """From a change to a kill: a little longer than a deployment takes."""
 REST_EVERY: Final = 10
 """Kills after which everything comes to rest, to see whether anything is left over."""
+JOBS_WITHIN_S: Final = 180.0
+"""Time in which all jobs end while no others are submitted."""
 WITHIN_S: Final = 60.0
 """Time after the last change in which everything is deployed and cleaned up."""
 MOST_VERSIONS: Final = 2
@@ -188,10 +190,11 @@ class DeployedWork(RequestWork):
             # Until then, jobs may still get it.
             wait_for(lambda: not self._client.ready(name), DRAIN_S)
 
-    def _has_jobs(self, version: str) -> bool:
+    def _has_jobs(self, version: str = "") -> bool:
+        """Return whether jobs with a version, or with any, have not ended."""
         unfinished = (JobState.QUEUED, JobState.RUNNING)
         jobs = self._repeat(lambda: self._client.jobs(unfinished, limit=1000))
-        return any(each.spec.version == version for each in jobs)
+        return any(version in ("", each.spec.version) for each in jobs)
 
     def _remove(self, version: int) -> None:
         with suppress(NotFound):  # the gateway was killed after it had removed it
@@ -215,10 +218,16 @@ class DeployedWork(RequestWork):
         return found + self._come_to_rest(fleet)
 
     def _come_to_rest(self, fleet: KilledFleet) -> list[str]:
-        """Return what is not as it should be a minute after the last change."""
+        """Return what is not as it should be a minute after the last change or job."""
         if self._away:
             self._return(fleet)
         self._change.result()
+        with self._submitting:
+            if not wait_for(lambda: not self._has_jobs(), JOBS_WITHIN_S):
+                return [f"after {self._kills} kills, jobs do not end"]
+            return self._find_disorder(fleet)
+
+    def _find_disorder(self, fleet: KilledFleet) -> list[str]:
         began = time.monotonic()
         found: list[str] = []
 
