@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
 
-LEAST_GAIN: Final = 0.05
-"""Share of the time that a change of a deployment has to save, which costs loads."""
-LEAST_SPLIT_GAIN: Final = 0.15
-"""Share that a plan has to save which splits an engine that fits whole."""
+LEAST_GAIN: Final = 0.15
+"""Share of the time that a change of a deployment has to save, by which it costs more than loads.
+
+A plan that splits an engine which fits whole has to save as much."""
 MAX_ORDERED: Final = 3
 """Engines of which all orders are tried."""
 MAX_EXCHANGES: Final = 5_000
@@ -185,7 +185,7 @@ def _plan(
         return Wanted(None, "" if may_split else "it may not be cut")
     most = min(map(_count_workers, options)) if sparing else len(problem.workers)
     options = [each for each in options if _count_workers(each) <= most]
-    best = choose(problem, options, LEAST_SPLIT_GAIN, objective=objective)
+    best = choose(problem, options, LEAST_GAIN, objective=objective)
     best_cost = cost(problem, best, objective)
     present = _present(need, problem) if may_split else None
     if present is not None and _count_workers(present) > most:
