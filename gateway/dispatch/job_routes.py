@@ -1,12 +1,14 @@
 """Choice of the routes of jobs, among the chains of stages that workers have.
 
 An engine may be cut in several ways at once, and a worker may have it whole. Its jobs run in the
-chain whose slowest stage or link is the fastest; the whole engine is a chain of one stage.
+chain whose slowest stage or link is the fastest; the whole engine is a chain of one stage. Early
+exits count by the share of the queries that have left there lately.
 
-The choice is reviewed while jobs run. If a pace, a link or the workers have changed, and stay so
-for a few reviews, the chains are ranked again. ODIN decides like this when to balance a pipeline
-(Soomro et al., Euro-Par 2023), and then tries neighbouring cuts. Here, a better chain follows from
-what is known of each stage. Its sessions are loaded while the former chain still serves.
+The choice is reviewed while jobs run. If a pace, a link, a share or the workers have changed, and
+stay so for a few reviews, the chains are ranked again. ODIN decides like this when to balance a
+pipeline (Soomro et al., Euro-Par 2023), and then tries neighbouring cuts. Here, a better chain
+follows from what is known of each stage. Its sessions are loaded while the former chain still
+serves.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from gateway.fleet.links import known_links, with_peers
-from gateway.fleet.routes import Routes, asked_of_exit
+from gateway.fleet.routes import Routes, accuracy_of, asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from synergai.core.route import Route
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.runtime.tasks import TaskBag
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     Candidates: TypeAlias = Mapping[tuple[int, int], Engine]
     """Stages of one model in service, by the cuts at which they begin and end."""
+    _Jobs: TypeAlias = tuple[EngineName, float]
 
 REVIEW_S: Final = 0.25
 CHANGE: Final = 0.1
@@ -64,13 +67,20 @@ class _Observed(NamedTuple):
 
 
 class _Known(Struct, frozen=True):
-    """What a choice depends on: seconds by leg, and links by pair of hosts."""
+    """What a choice depends on.
+
+    Attributes:
+        paces: seconds of a query by leg.
+        links: by pair of hosts.
+        continuing: share of the queries that go on behind each stage with an early exit.
+    """
 
     paces: dict[Leg, float]
     links: dict[tuple[str, str], Link]
+    continuing: dict[tuple[int, int], float]
 
     def differs(self, other: _Known) -> bool:
-        """Return whether a pace or link differs by more than `CHANGE`, or others exist."""
+        """Return whether a figure differs by more than `CHANGE`, or others exist."""
         mine, others = self._figures(), other._figures()
         return mine.keys() != others.keys() or any(
             abs(mine[key] - others[key]) > CHANGE * others[key] for key in mine
@@ -79,6 +89,7 @@ class _Known(Struct, frozen=True):
     def _figures(self) -> dict[object, float]:
         figures: dict[object, float] = {pair: link.bytes_per_s for pair, link in self.links.items()}
         figures.update((leg, seconds) for leg, seconds in self.paces.items())
+        figures.update(self.continuing)
         return figures
 
 
@@ -120,11 +131,12 @@ class JobRoutes:
         self._catalogue = routes.catalogue
         self._load = load
         self._clock = clock
-        self._choices: dict[EngineName, _Choice] = {}
+        # By engine, and the floor of accuracy of its jobs.
+        self._choices: dict[_Jobs, _Choice] = {}
         self._observed: dict[WorkerId, dict[EngineName, _Observed]] = {}
         # As of the last review: seconds and queries in all.
         self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
-        self._moves: dict[EngineName, asyncio.Task[None]] = {}
+        self._moves: dict[_Jobs, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
         self.queries_left: Callable[[EngineName], Iterator[int]] = lambda _: iter(())
         self.on_changed: Callable[[EngineName], object] = lambda _: None
@@ -134,45 +146,41 @@ class JobRoutes:
         await self._tasks.close()
 
     def route(self, spec: JobSpec) -> Route | None:
-        """Return the route of a job's queries now; None if its engine runs whole, or not at all.
-
-        One with exits follows from the fleet alone, so that a job does not change it with each
-        query.
-        """
+        """Return the route of a job's queries now; None if its engine runs whole, or not at all."""
         if spec.variant or not self._catalogue.stages.any:  # stages have no variants
             return None
-        engine, floor = spec.engine_version, spec.min_accuracy
-        if not self.routes.has_exits(engine):
-            chain = () if floor else self.of_jobs(engine)
-            return Route(chain) if chain else None
-        try:
-            route = self.routes.find(engine, floor, _inspected_s, _calibrated)
-        except InvalidInput:
+        chain = self.of_jobs(spec.engine_version, spec.min_accuracy)
+        if not chain:
             return None
+        route = Route(chain, spec.min_accuracy)
         # Nothing can be asked of the exit of the first stage by an input that its worker reads.
-        is_free = route is None or not spec.upload_id or asked_of_exit(route, 0) != STAY
+        is_free = not spec.upload_id or asked_of_exit(route, 0) != STAY
         return route if is_free else None
 
-    def of_jobs(self, engine: EngineName) -> tuple[Engine, ...]:
-        """Return the stages that the jobs of an engine run in; empty if it runs whole."""
+    def of_jobs(self, engine: EngineName, floor: float = 0.0) -> tuple[Engine, ...]:
+        """Return the engines that jobs run in, one behind the other; empty if one runs whole.
+
+        Args:
+            floor: accuracy that a chain without exits has, and each exit where queries may leave.
+        """
         candidates = self._catalogue.stages.candidates(engine)
-        choice = self._choices.get(engine)
+        choice = self._choices.get((engine, floor))
         if choice is None or not all(each in candidates.values() for each in choice.chain):
-            self._choices.pop(engine, None)
+            self._choices.pop((engine, floor), None)
             default = self._catalogue.chain(engine)
             if len(candidates) <= max(1, len(default)):
-                return default
-            known = self._known(candidates)
-            ranked = self._rank(candidates, known)
+                return default if accuracy_of(default) >= floor else ()
+            known = self._known(candidates, floor)
+            ranked = self._rank(candidates, known, floor)
             if not ranked:
-                return default
+                return default if accuracy_of(default) >= floor else ()
             chain = _engines(ranked[0], candidates)
-            choice = self._choices[engine] = _Choice(chain, known, _reason(ranked))
+            choice = self._choices[engine, floor] = _Choice(chain, known, _reason(ranked))
         return choice.chain if len(choice.chain) > 1 else ()
 
-    def reason(self, engine: EngineName) -> str:
-        """Return why the jobs of an engine run in their stages; empty if there was no choice."""
-        choice = self._choices.get(engine)
+    def reason(self, spec: JobSpec) -> str:
+        """Return why a job runs in its stages; empty if there was no choice."""
+        choice = self._choices.get((spec.engine_version, spec.min_accuracy))
         return "" if choice is None else choice.reason
 
     async def run(self) -> None:
@@ -184,14 +192,14 @@ class JobRoutes:
     def review(self) -> None:
         """Look for changes, and move to a better chain after some that persist."""
         now, before, self._computed = self._clock(), self._computed, {}
-        for engine, choice in list(self._choices.items()):
-            if not any(self.queries_left(engine)):
-                del self._choices[engine]
+        for jobs, choice in list(self._choices.items()):
+            if not any(self.queries_left(jobs[0])):
+                del self._choices[jobs]
                 continue
-            candidates = self._catalogue.stages.candidates(engine)
+            candidates = self._catalogue.stages.candidates(jobs[0])
             self._observe(candidates.values(), before, now)
-            if engine not in self._moves:
-                self._review(engine, choice, candidates)
+            if jobs not in self._moves:
+                self._review(jobs, choice, candidates)
         since = now - _REMEMBERED_S
         self._observed = {
             worker: recent
@@ -230,8 +238,9 @@ class JobRoutes:
             if other.at < now and engine_of_stage(name) == model:
                 stages[name] = other._replace(seconds=slower * other.seconds)
 
-    def _review(self, engine: EngineName, choice: _Choice, candidates: Candidates) -> None:
-        known = self._known(candidates)
+    def _review(self, jobs: _Jobs, choice: _Choice, candidates: Candidates) -> None:
+        engine, floor = jobs
+        known = self._known(candidates, floor)
         if not known.differs(choice.known):
             choice.changes = 0
             return
@@ -239,7 +248,7 @@ class JobRoutes:
         if choice.changes < REVIEWS:
             return
         choice.changes, choice.known = 0, known
-        ranked = self._rank(candidates, known)
+        ranked = self._rank(candidates, known, floor)
         current = next(
             (each for each in ranked if _engines(each, candidates) == choice.chain), None
         )
@@ -252,10 +261,10 @@ class JobRoutes:
             return
         if saved_s * sum(self.queries_left(engine)) <= _LOAD_WEIGHT * loads_s:
             return
-        self._moves[engine] = self._tasks.start(self._move(engine, best, known, _reason(ranked)))
+        self._moves[jobs] = self._tasks.start(self._move(jobs, best, known, _reason(ranked)))
 
     async def _move(
-        self, engine: EngineName, chain: tuple[Engine, ...], known: _Known, reason: str
+        self, jobs: _Jobs, chain: tuple[Engine, ...], known: _Known, reason: str
     ) -> None:
         """Load the stages of a chain, and then let jobs run in it."""
         try:
@@ -264,13 +273,13 @@ class JobRoutes:
                 if failed is not None:
                     raise failed
         except SynergaiError as error:
-            _log.warning("jobs of %s do not move to other stages: %s", engine, error)
+            _log.warning("jobs of %s do not move to other stages: %s", jobs[0], error)
             return
         finally:
-            del self._moves[engine]
-        self._choices[engine] = _Choice(chain, known, reason)
-        _log.info("jobs of %s run in %s", engine, " ".join(stage.name for stage in chain))
-        self.on_changed(engine)
+            del self._moves[jobs]
+        self._choices[jobs] = _Choice(chain, known, reason)
+        _log.info("jobs of %s run in %s", jobs[0], " ".join(stage.name for stage in chain))
+        self.on_changed(jobs[0])
 
     def _load_s(self, stage: Engine) -> float:
         """Return the time to load a stage; 0 if a worker has it loaded."""
@@ -293,7 +302,7 @@ class JobRoutes:
         workers = map(self._fleet.get, sorted(ids))
         return [each for each in workers if each is not None and not each.draining]
 
-    def _known(self, candidates: Candidates) -> _Known:
+    def _known(self, candidates: Candidates, floor: float) -> _Known:
         from synergai.core.routes.problem import Leg
 
         workers = self._workers(candidates.values())
@@ -302,7 +311,15 @@ class JobRoutes:
             for positions, seconds in self._seconds(worker, candidates).items():
                 paces[Leg(worker.id, *positions)] = seconds
         involved = {leg.worker for leg in paces}
-        return _Known(paces, known_links([each for each in workers if each.id in involved]))
+        return _Known(
+            paces,
+            known_links([each for each in workers if each.id in involved]),
+            {
+                positions: 1 - self.routes.rates.rate(stage)
+                for positions, stage in candidates.items()
+                if Route((stage,), floor).may_leave(0)
+            },
+        )
 
     def _seconds(
         self, worker: ConnectedWorker, candidates: Candidates
@@ -339,8 +356,8 @@ class JobRoutes:
                     found.setdefault(name, slower * known[name])
         return {offered[name]: seconds for name, seconds in found.items()}
 
-    def _rank(self, candidates: Candidates, known: _Known) -> Sequence[RankedChain]:
-        """Return the chains, that with the shortest interval first."""
+    def _rank(self, candidates: Candidates, known: _Known, floor: float) -> Sequence[RankedChain]:
+        """Return the chains of an accuracy, that with the shortest interval first."""
         # Imported on demand: most gateways have no stages.
         from synergai.core.routes.ranking import rank_chains
 
@@ -351,16 +368,14 @@ class JobRoutes:
             return ()
         peers = {each.id for each in self._workers(candidates.values()) if each.peer_address}
         links = with_peers(known.links, peers)
-        ranked = rank_chains(known.paces, sizes, links, queries=_MANY)
+        ranked = (
+            each
+            for each in rank_chains(
+                known.paces, sizes, links, queries=_MANY, continuing=known.continuing
+            )
+            if accuracy_of(_engines(each, candidates)) >= floor
+        )
         return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
-
-
-def _inspected_s(engine: Engine) -> float:
-    return engine.query_s
-
-
-def _calibrated(stage: Engine) -> float:
-    return 0.0 if stage.exit is None else stage.exit.rate
 
 
 def _engines(ranked: RankedChain, candidates: Candidates) -> tuple[Engine, ...]:

@@ -47,7 +47,7 @@ class Routes:
         whole = catalogue.whole(engine)
         routes = list(_routes(whole, chains, early, floor))
         if not routes and chains:
-            raise _floor_not_reached(engine, floor, max(map(_accuracy, chains)))
+            raise _floor_not_reached(engine, floor, max(map(accuracy_of, chains)))
         best = min(routes, key=lambda route: route.seconds(seconds, rate), default=None)
         return None if best is None or best.engines == (whole,) else best
 
@@ -70,11 +70,6 @@ class Routes:
             self.rates.observe(engine, left=left)
         return None if left else (message, contents)
 
-    def has_exits(self, engine: EngineName) -> bool:
-        """Return whether queries of an engine may leave at exits."""
-        chains, early = self.catalogue.open_chains(engine), self.catalogue.early_stages(engine)
-        return bool(early) or any(Route(chain).has_exits for chain in chains)
-
 
 def asked_of_exit(route: Route, position: int) -> str:
     """Return what a request asks of the exit of its stage; see `EXIT`; empty for nothing."""
@@ -96,13 +91,18 @@ def _routes(
                 break
             yield Route((*early[:count], whole), floor)
     for chain in chains:
-        if (whole is None or Route(chain).has_exits) and _accuracy(chain) >= floor:
+        if (whole is None or Route(chain).has_exits) and accuracy_of(chain) >= floor:
             yield Route(chain, floor)
 
 
-def _accuracy(stages: tuple[Engine, ...]) -> float:
-    """Return the accuracy of an engine without exits, as its stages with exits have it; or 0."""
-    return max((each.exit.whole_accuracy for each in stages if each.exit), default=0.0)
+def accuracy_of(chain: Sequence[Engine]) -> float:
+    """Return the accuracy of an engine without exits, as its stages with exits have it; or 0.
+
+    Of a chain that ends with the whole engine, it is 1.
+    """
+    if chain and not chain[-1].stage_of:
+        return 1.0
+    return max((each.exit.whole_accuracy for each in chain if each.exit), default=0.0)
 
 
 def _floor_not_reached(engine: EngineName, floor: float, accuracy: float) -> InvalidInput:

@@ -111,7 +111,7 @@ class StageChains:
                 for positions, each in self.candidates(engine).items()
                 if each.stage_of
             }
-            end = max((last for _, last in stages), default=0)
+            end = max((each.stage_end for each in stages.values()), default=0)
             chains = fewest_stages(stages, end)[:MAX_ALTERNATIVES] if end else ()
             found = [tuple(stages[positions] for positions in chain) for chain in chains]
             self._alternatives[engine] = found
@@ -120,9 +120,11 @@ class StageChains:
     def candidates(self, engine: EngineName) -> dict[tuple[int, int], Engine]:
         """Return all stages of the model of an engine, by the cuts at their ends.
 
-        The whole engine is one of them, if a worker has it. There are none if some are missing.
+        The whole engine is one of them, if a worker has it. There are none if some are missing,
+        unless the whole engine can follow first ones with early exits.
         """
-        chain = self.fewest(engine)
+        whole = self._in_service.get(engine)
+        chain = self.fewest(engine) or (self.early(engine) if whole is not None else ())
         if not chain:
             return {}
         model, end = chain[0].stage_of, chain[0].stage_end
@@ -131,7 +133,7 @@ class StageChains:
             for stage in self._matching(engine)
             if (stage.stage_of, stage.stage_end) == (model, end)
         }
-        if (whole := self._in_service.get(engine)) is not None:
+        if whole is not None:
             if whole.digest != model:
                 return {}
             found[0, end] = whole

@@ -241,9 +241,7 @@ class SubmittedJob(JobHandler):
 
     def _show_stages(self, run: StagedJob) -> None:
         stages = tuple(each.name for each in run.route.engines)
-        self.tracker.show_stages(
-            stages, self._staged_jobs.routes.reason(self.tracker.spec.engine_version)
-        )
+        self.tracker.show_stages(stages, self._staged_jobs.routes.reason(self.tracker.spec))
 
     def expected_completion(self, now: float) -> float | None:
         """Return when it is expected to complete, in monotonic seconds; None if unknown."""

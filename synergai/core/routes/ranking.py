@@ -2,7 +2,9 @@
 
 A planner may cut an engine anywhere. Here, the stages are given: each one runs on the workers that
 have it, and a chain of them leads from the inputs of the engine to its outputs. Unlike in a plan, a
-worker may run several stages of a chain, and several workers may share the queries of a stage.
+worker may run several stages of a chain, and several workers may share the queries of a stage. What
+is behind an early exit takes its time for the queries that continue there; instead of the stages
+behind it, the whole engine may follow, which gets the inputs once more.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import math
 from collections import defaultdict
 from functools import cache
 from heapq import heappop, heappush
-from itertools import pairwise, product
+from itertools import accumulate, product
+from operator import mul
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +25,7 @@ from synergai.core.routes.problem import Leg, Route
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,7 +44,7 @@ class RankedChain(Struct, frozen=True, kw_only=True):
     Attributes:
         stages: first and last position of each stage.
         route: the fastest way of one query, which may use a worker more than once.
-        latency_s: time of one query alone on that route.
+        latency_s: mean time of one query alone on that route.
         interval_s: time between two queries of a long range, over all routes.
         rates: queries per second by route in a long range; their sum is 1 / `interval_s`.
     """
@@ -64,6 +67,7 @@ def rank_chains(
     *,
     source: str = GATEWAY,
     queries: int = 1,
+    continuing: Mapping[tuple[int, int], float] | None = None,
 ) -> list[RankedChain]:
     """Return the chains of some stages, the fastest first; none if stages are missing.
 
@@ -73,6 +77,7 @@ def rank_chains(
         paces: seconds of one query by leg: a stage on a worker that has it.
         sizes: bytes of the tensors of one query by position, from 0, the inputs, to the outputs.
         source: host at which queries arise and to which results return.
+        continuing: share of the queries that do not leave behind a stage with an early exit.
 
     Raises:
         InvalidInput: a pace is not above 0, or the size of a position is missing.
@@ -93,28 +98,54 @@ def rank_chains(
         intervals: dict[object, float] = {pair: each.interval_s for pair, each in hops.items()}
         return math.fsum(each.seconds for each in hops.values()), intervals
 
+    stays, end = continuing or {}, max(sizes)
+
     def used_s(route: Sequence[Leg]) -> tuple[float, Mapping[object, float]]:
-        """Return the latency of a route, and what a query takes of its workers and links."""
+        """Return the mean latency of a route, and what a query takes of its workers and links."""
         used: dict[object, float] = defaultdict(float)
         latency_s = 0.0
-        for leg in route:
-            used[leg.worker] += paces[leg]
-            latency_s += paces[leg]
-        hosts = [source, *(leg.worker for leg in route), source]
-        positions = [0, *(leg.last for leg in route)]
-        for (sender, receiver), position in zip(pairwise(hosts), positions, strict=True):
+        shares = [*accumulate((stays.get(leg[1:], 1.0) for leg in route[:-1]), mul, initial=1.0)]
+        for leg, share in zip(route, shares, strict=True):
+            used[leg.worker] += share * paces[leg]
+            latency_s += share * paces[leg]
+        for sender, receiver, position, share in _ways(route, shares, source, end):
             seconds, interval_s = hop(sender, receiver, position)
-            latency_s += seconds
+            latency_s += share * seconds
             for pair in interval_s:
-                used[pair] += interval_s[pair]
+                used[pair] += share * interval_s[pair]
         return latency_s, used
 
     ranked = []
-    for stages in fewest_stages(legs, max(sizes)):
+    for stages in [*fewest_stages(legs, end), *_beginning_again(legs, stays, end)]:
         kept = math.floor(MAX_ROUTES ** (1 / len(stages)))
         routes = list(product(*(legs[stage][:kept] for stage in stages)))
         ranked.append(_ranked(stages, routes, list(map(used_s, routes))))
     return sorted(ranked, key=lambda chain: (chain.seconds(queries), len(chain.stages)))
+
+
+def _ways(
+    route: Sequence[Leg], shares: Sequence[float], source: str, end: int
+) -> Iterator[tuple[str, str, int, float]]:
+    """Yield sender, receiver and position of tensors, and the share of the queries that have them.
+
+    Results return from where queries leave.
+    """
+    sender = source
+    for leg, share, after in zip(route, shares, [*shares[1:], 0.0], strict=True):
+        yield sender if leg.first else source, leg.worker, leg.first, share
+        if share > after:
+            yield leg.worker, source, end, share - after
+        sender = leg.worker
+
+
+def _beginning_again(
+    stages: Collection[tuple[int, int]], continuing: Mapping[tuple[int, int], float], end: int
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield chains of stages with early exits and the whole engine behind them."""
+    exits = [stage for stage in stages if continuing.get(stage, 1.0) < 1]
+    for last in sorted({last for _, last in exits} if (0, end) in stages else ()):
+        for early in fewest_stages(exits, last):
+            yield (*early, (0, end))
 
 
 def _ranked(

@@ -10,8 +10,9 @@ from gateway.dispatch.job_routes import REVIEW_S, REVIEWS, JobRoutes
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.routes import Routes
 from gateway.fleet.worker import ConnectedWorker
-from synergai.domain import Engine, EngineName, Session, TensorSpec, WorkerId
+from synergai.domain import Engine, EngineName, Exit, Session, TensorSpec, WorkerId
 from synergai.errors import Unavailable
+from synergai.jobs import JobSpec
 from synergai.names import stage_name
 from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.wire.work_transport import SentOver
@@ -111,7 +112,9 @@ def test_jobs_run_in_the_chain_whose_slowest_stage_is_the_fastest(fleet: Fleet) 
     fleet.add("a", stage(0, 4))
     fleet.add("b", stage(4, 9))
     assert fleet.chain() == [(0, 4), (4, 9)]
-    assert fleet.routes.reason(NET).startswith("50 ms between queries are expected, 60 ms")
+    assert fleet.routes.reason(JobSpec(engine=NET, queries=1)).startswith(
+        "50 ms between queries are expected, 60 ms"
+    )
 
 
 def test_slow_link_makes_a_cut_with_a_smaller_tensor_better() -> None:
@@ -321,5 +324,64 @@ def test_known_links_are_those_that_were_used_however_many_workers_there_are() -
         worker.engines, worker.peer_address = {}, f"{name}:9000"
         fleet.add(name, stage(0, 5), stage(5, 9))
     fleet.fleet["w0"].peer_links = {"w1": FAST}
-    known = fleet.routes._known(fleet.catalogue.stages.candidates(NET))
+    known = fleet.routes._known(fleet.catalogue.stages.candidates(NET), floor=0.0)
     assert [*known.links] == [("w1", "w0")]
+
+
+# --- early exits --------------------------------------------------------------------------
+
+
+def early(first: int, last: int, rate: float = 0.0, accuracy: float = 0.95) -> Engine:
+    """Return a stage at whose end a share of the queries leaves."""
+    exit_ = Exit(output="t9", threshold=0.9, rate=rate, accuracy=accuracy, whole_accuracy=0.96)
+    return replace(stage(first, last), exit=exit_, digest=f"{first}-{last}")
+
+
+WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
+
+
+def test_stages_behind_an_exit_count_for_the_queries_that_continue() -> None:
+    for rate, chain in ((0.0, [(0, 5), (5, 9)]), (0.6, [(0, 3), (3, 9)])):
+        fleet = Fleet()
+        fleet.add("a", early(0, 3, rate), early(0, 5))
+        fleet.add("b", stage(3, 9), stage(5, 9))
+        assert fleet.chain() == chain
+
+
+def test_tensors_behind_an_exit_count_for_the_queries_that_continue() -> None:
+    large = (TensorSpec("t6", "FP32", (1, 500)),)
+    for rate, chain in ((0.0, []), (0.9, [(0, 6), (6, 9)])):
+        fleet = Fleet()
+        fleet.add("a", replace(early(0, 6, rate), outputs=large), WHOLE)
+        fleet.add("b", replace(stage(6, 9), inputs=large))
+        fleet.fleet["a"].received_bytes_per_s = 1e4
+        assert fleet.chain() == chain
+
+
+def test_the_whole_engine_may_follow_an_exit() -> None:
+    fleet = Fleet()
+    fleet.add("a", early(0, 3, rate=0.9))
+    fleet.add("b", WHOLE)
+    assert [each.name for each in fleet.routes.of_jobs(NET)] == [stage(0, 3).name, NET]
+
+
+async def test_jobs_move_once_more_queries_leave_than_at_calibration() -> None:
+    fleet = Fleet()
+    fleet.add("a", early(0, 3), early(0, 5))
+    fleet.add("b", stage(3, 9), stage(5, 9))
+    assert fleet.chain() == [(0, 5), (5, 9)]
+    await fleet.review(REVIEWS)
+    assert not fleet.moves
+    for _ in range(200):
+        fleet.routes.routes.rates.observe(early(0, 3), left=True)
+    await fleet.review(REVIEWS)
+    assert fleet.moves == [[(0, 3), (3, 9)]]
+
+
+def test_queries_do_not_leave_where_the_floor_of_their_job_is_not_held() -> None:
+    fleet = Fleet()
+    fleet.add("a", early(0, 3, 0.6, accuracy=0.9), early(0, 5))
+    fleet.add("b", stage(3, 9), stage(5, 9))
+    assert fleet.chain() == [(0, 3), (3, 9)]
+    assert places(fleet.routes.of_jobs(NET, 0.95)) == [(0, 5), (5, 9)]
+    assert fleet.routes.of_jobs(NET, 0.97) == ()

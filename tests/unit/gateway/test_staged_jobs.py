@@ -74,8 +74,8 @@ class Stages:
     def add(self, name: str, engine: Engine) -> ConnectedWorker:
         worker = make_worker(name)
         worker.engines = {engine.name: engine}
-        self.gateway.catalogue.update(worker.id, engine)
         self.gateway.dispatcher.add_worker(worker)
+        self.gateway.catalogue.update(worker.id, engine)
         return worker
 
     async def submit(self, queries: int) -> JobStatus:
@@ -390,7 +390,7 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
         stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
     routes = stages.gateway.routes
     chosen = [stage(0, 2), stage(2, 9)]
-    monkeypatch.setattr(routes, "of_jobs", lambda _: tuple(chosen))
+    monkeypatch.setattr(routes, "of_jobs", lambda *_: tuple(chosen))
     routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
     progress = hub_pb2.Progress(assignment_id=first.id, done=2)

@@ -145,3 +145,59 @@ def test_alike_workers_with_all_stages_share_a_range() -> None:
     (chain,) = rank_chains(paces, SIZES, FAST, queries=10)
     assert chain.interval_s == pytest.approx(1.0)
     assert {leg for route in chain.rates for leg in route.legs} <= paces.keys()
+
+
+# --- early exits ----------------------------------------------------------------------------
+
+STAGES = st.sampled_from([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+PACES = st.dictionaries(
+    st.builds(lambda worker, stage: Leg(worker, *stage), st.sampled_from("abc"), STAGES),
+    st.floats(0.01, 10),
+    min_size=1,
+)
+SHARES = st.dictionaries(STAGES.filter(lambda stage: stage[1] < 3), st.floats(0, 1))
+SPEEDS = st.floats(100, 1e5)
+LINKS = st.builds(
+    lambda peer, out: Links({("a", "b"): Link(peer, 0.3), (GATEWAY, "c"): Link(out)}, Link(2e3)),
+    SPEEDS,
+    SPEEDS,
+)
+
+
+@given(PACES, LINKS, st.sampled_from([1, 1000]))
+def test_exits_at_which_all_queries_continue_change_nothing(
+    paces: dict[Leg, float], links: Links, queries: int
+) -> None:
+    ones = {(leg.first, leg.last): 1.0 for leg in paces}
+    without = rank_chains(paces, SIZES, links, queries=queries)
+    assert rank_chains(paces, SIZES, links, queries=queries, continuing=ones) == without
+
+
+@given(PACES, LINKS, SHARES, st.sampled_from([1, 1000]))
+def test_the_chain_by_the_shares_is_no_slower_than_the_one_without(
+    paces: dict[Leg, float], links: Links, shares: dict[tuple[int, int], float], queries: int
+) -> None:
+    without = rank_chains(paces, SIZES, links, queries=queries)
+    weighed = rank_chains(paces, SIZES, links, queries=queries, continuing=shares)
+    assert {each.stages for each in without} <= {each.stages for each in weighed}
+    for chosen in without[:1]:
+        [same] = (each for each in weighed if each.stages == chosen.stages)
+        assert weighed[0].seconds(queries) <= same.seconds(queries)
+        assert same.interval_s <= chosen.interval_s * (1 + 1e-9)
+
+
+def test_what_is_behind_an_exit_takes_the_share_of_the_queries_that_continue() -> None:
+    links = Links({}, default=Link(1000.0, 0.5))
+    paces = {Leg("a", 0, 1): 1.0, Leg("b", 1, 3): 8.0}
+    (chain,) = rank_chains(paces, SIZES, links, continuing={(0, 1): 0.25})
+    # 0.6 s to a, 3 s from there to b, and 0.51 s from where a query leaves.
+    assert chain.latency_s == pytest.approx(0.6 + 1 + 0.25 * (3 + 8) + 0.51)
+    assert chain.interval_s == pytest.approx(2.0)
+
+
+def test_the_whole_engine_behind_an_exit_gets_the_inputs_again() -> None:
+    links = Links({}, default=Link(1000.0, 0.5))
+    paces = {Leg("a", 0, 1): 1.0, Leg("b", 0, 3): 8.0}
+    whole, early = rank_chains(paces, SIZES, links, continuing={(0, 1): 0.9})
+    assert (whole.stages, early.stages) == (((0, 3),), ((0, 1), (0, 3)))
+    assert early.latency_s == pytest.approx(0.6 + 1 + 0.9 * (0.6 + 8) + 0.51)
