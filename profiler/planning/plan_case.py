@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
 from rich.filesize import decimal
 
 from profiler.cutting.chain import make_chain, planned_cuts, read_model
@@ -17,13 +18,13 @@ from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import RouteProblem, RouteWorker, least_memory_bytes
 from synergai.errors import InvalidInput, InvalidSettings, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
-from synergai.names import engine_of_stage, is_stage, stage_name
+from synergai.names import engine_of_stage, is_stage, stage_name, stage_positions
 from synergai.profiles.dictionary import DISTURBED
 from synergai.runtime.text import counted, suggestion
 from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from profiler.cutting.cuts import Cut
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from profiler.planning.plan import RoutePlan
     from synergai.core.routes.problem import Leg
     from synergai.domain import EngineName, WorkerClass
+    from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 _MOST_READ: Final = 16
 """Models of other engines that are read for their work, each by a process."""
+_LEAST_SHARE: Final = 1e-6
+"""Share of the queries that are counted with where none has continued."""
 
 
 def read_fleet(path: Path) -> FleetFile:
@@ -71,9 +75,12 @@ class Case:
         self.notes: list[str] = []
         self.predicted: dict[WorkerClass, float | None] = {}
         self._model = ModelDirectory(models).get(name).of_variant("")
-        self._model.verified_digest()
+        digest = self._model.verified_digest()
         self._found = read_model(self._model)
-        self.cuts = self._plan_cuts()
+        shares = _shares(
+            [each for each in ModelDirectory(models).engines() if each.stage_of == digest]
+        )
+        self.cuts = self._plan_cuts(shares)
         entries = self._read_entries(dictionary, models)
         given = fleet or self._default_fleet(entries)
         hosts = [GATEWAY, *(worker.id for worker in given.workers)]
@@ -90,7 +97,10 @@ class Case:
         self.classes = {worker.id: worker.worker_class for worker in used}
         self.times = {worker.id: by_class[worker.worker_class] for worker in used}
         self.problem = RouteProblem(
-            chain=make_chain(self._model, self._found, self.cuts),
+            chain=replace(
+                make_chain(self._model, self._found, self.cuts),
+                shares=(1.0, *shares.values(), 1.0) if shares else (),
+            ),
             workers=tuple(
                 RouteWorker(worker.id, times.seconds, worker.memory_mb * 1e6, times.watts)
                 for worker in used
@@ -164,8 +174,15 @@ class Case:
             f"{decimal(int(roomy.budget_bytes))}; {advice}"
         )
 
-    def _plan_cuts(self) -> list[Cut]:
+    def _plan_cuts(self, shares: Mapping[int, float]) -> list[Cut]:
         found = self._found
+        if shares:
+            self.notes.append(
+                "it is cut at its early exits only, behind which "
+                f"{', '.join(f'{each:.0%}' for each in shares.values())} of the queries continue, "
+                "as at their calibration; times are means over all queries"
+            )
+            return [cut for cut in found.cuts if cut.position in shares]
         cuts = planned_cuts(found.cuts)
         if found.refusal:
             self.notes.append(f"{self._model.file.name} cannot be cut: {found.refusal}")
@@ -255,3 +272,15 @@ class Case:
         if not found:
             raise NotFound("; ".join(self.notes))
         return found
+
+
+def _shares(stages: Iterable[EngineDefinition]) -> dict[int, float]:
+    """Return the share of the queries that continue behind each exit, by number of its cut."""
+    found: dict[int, float] = {}
+    end, share = 0, 1.0
+    for stage in sorted(stages, key=lambda each: stage_positions(each.name)):
+        first, last = stage_positions(stage.name)
+        if first == end and stage.exit is not None:
+            share = max(_LEAST_SHARE, share * (1 - stage.exit.rate))
+            end, found[last] = last, share
+    return found

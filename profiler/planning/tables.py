@@ -32,7 +32,7 @@ class Tables:
         stages: seconds by the positions at which a stage ends and begins, and group; infinite if it
             is none or does not fit.
         hops: seconds by position, sending group and receiving group. The last group is the source
-            of the queries.
+            of the queries. The result of a query that leaves returns from the sender.
         intervals: seconds until the next tensor can follow, by the same.
         units: what a member of each group adds to the number of a set of workers.
         counts: members by set of workers and group.
@@ -62,8 +62,12 @@ class Tables:
                 between[number, number] = ways[group[0], group[1]]
         latency, per_byte, interval_per_byte = np.moveaxis(between, -1, 0)
         sizes = np.array(problem.chain.sizes)[:, np.newaxis, np.newaxis]
-        self.hops = latency + per_byte * sizes
-        self.intervals = interval_per_byte * sizes
+        shares = np.array(problem.chain.shares or np.ones(len(sizes)))[:, np.newaxis, np.newaxis]
+        hops = latency + per_byte * sizes
+        results = hops[-1, :, -1]
+        self.hops = shares * hops + (1 - shares) * (results[:, np.newaxis] - results)
+        self.intervals = shares * interval_per_byte * sizes
+        self.stages *= shares.transpose(1, 0, 2)
 
 
 def _promising(problem: RouteProblem) -> list[RouteWorker]:

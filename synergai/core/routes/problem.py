@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from synergai.core.routes.links import GATEWAY
+from synergai.core.routes.links import GATEWAY, Hop
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from synergai.core.routes.links import Hop, Links
+    from synergai.core.routes.links import Links
     from synergai.domain import EngineName
 
 
@@ -26,12 +26,15 @@ class Chain(Struct, frozen=True, kw_only=True):
         sizes: bytes of the tensors of one query, by position.
         weights_before: bytes of the weights that the part before each position needs.
         weights_after: bytes of the weights that the part behind it needs.
+        shares: share of the queries that continue behind each position if a stage with an early
+            exit ends there, and 1 at the ends; empty without exits.
     """
 
     engine: EngineName
     sizes: tuple[int, ...]
     weights_before: tuple[int, ...]
     weights_after: tuple[int, ...]
+    shares: tuple[float, ...] = ()
 
     @property
     def end(self) -> int:
@@ -72,8 +75,8 @@ class RouteTimes(Struct, frozen=True):
     """What a route takes, predicted or measured.
 
     Attributes:
-        stages: seconds of one query in each leg.
-        hops: ways to the first leg, between the legs, and of the results.
+        stages: seconds of one query in each leg, the mean over all that begin.
+        hops: ways to the first leg, between the legs, and of the results, likewise.
     """
 
     stages: tuple[float, ...]
@@ -81,7 +84,7 @@ class RouteTimes(Struct, frozen=True):
 
     @property
     def latency_s(self) -> float:
-        """Time of one query alone."""
+        """Mean time of one query alone."""
         return sum(self.stages) + sum(hop.seconds for hop in self.hops)
 
     @property
@@ -136,6 +139,9 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
     def times(self, route: Route) -> RouteTimes:
         """Return what a route takes by the times of its stages and its links.
 
+        A query that has left at an early exit takes nothing of what is behind. Its result returns
+        from there; the interval of the last hop is that of all results, which are small.
+
         Raises:
             InvalidInput: the legs are not one row of stages on different workers that they fit.
         """
@@ -151,15 +157,17 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"a route uses the unknown worker {worker!r}")
             if not (first < last and self.fits(workers[worker], first, last)):
                 raise InvalidInput(f"stage {first}-{last} does not fit on {worker}")
-        hosts = [self.source, *(leg.worker for leg in legs), self.source]
-        positions = [0, *(leg.last for leg in legs)]
-        return RouteTimes(
-            tuple(workers[name].seconds[first][last] for name, first, last in legs),
-            tuple(
-                self.links.hop(source, target, chain.sizes[position])
-                for (source, target), position in zip(pairwise(hosts), positions, strict=True)
-            ),
-        )
+        shares = [chain.shares[leg.first] if chain.shares else 1.0 for leg in legs]
+        stages, hops, returning_s, sender = [], [], 0.0, self.source
+        for leg, share, after in zip(legs, shares, [*shares[1:], 0.0], strict=True):
+            stages.append(share * workers[leg.worker].seconds[leg.first][leg.last])
+            hop = self.links.hop(sender, leg.worker, chain.sizes[leg.first])
+            hops.append(Hop(share * hop.seconds, share * hop.interval_s))
+            result = self.links.hop(leg.worker, self.source, chain.sizes[-1])
+            returning_s += (share - after) * result.seconds
+            sender = leg.worker
+        hops.append(Hop(returning_s, result.interval_s))
+        return RouteTimes(tuple(stages), tuple(hops))
 
 
 def least_memory_bytes(problem: RouteProblem, legs: int) -> float:

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from synergai.core.routes.links import GATEWAY, Hop, Link, Links
 from synergai.core.routes.problem import (
@@ -23,6 +24,9 @@ CHAIN = Chain(
     weights_after=(100, 95, 60, 0),
 )
 """Two cuts; 5 bytes of weights are needed on both sides of the first."""
+
+
+SHARES = (1.0, 0.5, 0.25, 1.0)
 
 
 def worker(name: str, speed: float, budget_bytes: float = math.inf) -> RouteWorker:
@@ -101,3 +105,20 @@ def test_stage_above_the_memory_of_a_worker_is_refused() -> None:
     with pytest.raises(InvalidInput, match="stage 0-3 does not fit on a"):
         problem(small).times(Route((Leg("a", 0, 3),)))
     assert problem(small).fits(small, 0, 2)
+
+
+def test_what_is_behind_an_exit_takes_the_share_of_the_queries_that_continue() -> None:
+    exits = replace(problem(worker("a", 1), worker("b", 2)), chain=replace(CHAIN, shares=SHARES))
+    times = exits.times(Route((Leg("a", 0, 2), Leg("b", 2, 3))))
+    assert times.stages == pytest.approx((0.4, 0.25 * 0.3))
+    # Results return from where queries leave.
+    assert [hop.seconds for hop in times.hops] == pytest.approx([0.11, 0.25 * 0.42, 0.02])
+    assert exits.times(Route((Leg("a", 0, 3),))).stages == (1.0,)
+
+
+def test_query_that_leaves_where_it_arose_passes_no_link() -> None:
+    exits = replace(
+        problem(worker("a", 1), worker("b", 2)), chain=replace(CHAIN, shares=SHARES), source="a"
+    )
+    times = exits.times(Route((Leg("a", 0, 2), Leg("b", 2, 3))))
+    assert [hop.seconds for hop in times.hops] == pytest.approx([0, 0.25 * 0.42, 0.25 * 0.04])

@@ -1,5 +1,7 @@
 import math
-from itertools import combinations, permutations
+import random
+from itertools import accumulate, combinations, islice, permutations
+from operator import mul
 from typing import Any
 
 import highspy
@@ -11,6 +13,8 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
 from profiler.planning.optimal import optimal_route
+from profiler.planning.options import OPTIMAL, staged_options, whole_options
+from profiler.planning.plan import RoutePlan, pour
 from profiler.planning.tables import MAX_SETS, Tables
 from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
@@ -144,3 +148,54 @@ def test_most_promising_of_many_workers_are_kept() -> None:
     assert len(tables.counts) <= MAX_SETS
     route, _ = run_search(ROUTE_PLANNERS.get("local")(problem), problem.times)
     assert seconds(problem, optimal_route(problem)) <= seconds(problem, route)
+
+
+# --- early exits ----------------------------------------------------------------------------
+
+
+def with_exits(problem: RouteProblem, seed: int) -> RouteProblem:
+    """Return a problem in which some queries leave at each cut, and results are small."""
+    draw, chain = random.Random(seed), problem.chain
+    stays = [draw.choice([1.0, draw.uniform(0.01, 1)]) for _ in chain.sizes[1:-1]]
+    shares = (1.0, *accumulate(stays, mul), 1.0)
+    return replace(problem, chain=replace(chain, sizes=(*chain.sizes[:-1], 100), shares=shares))
+
+
+@given(PROBLEMS, SEEDS)
+def test_no_route_is_faster_where_queries_leave(problem: RouteProblem, seed: int) -> None:
+    problem = with_exits(problem, seed)
+    found = seconds(problem, optimal_route(problem))
+    assert found == pytest.approx(
+        min((seconds(problem, each) for each in routes(problem)), default=math.inf)
+    )
+
+
+@given(PROBLEMS)
+def test_exits_at_which_all_queries_continue_change_no_plan(problem: RouteProblem) -> None:
+    ones = replace(problem, chain=replace(problem.chain, shares=(1.0,) * len(problem.chain.sizes)))
+    assert optimal_route(ones) == optimal_route(problem)
+    for route in islice(routes(problem), 20):
+        assert ones.times(route) == problem.times(route)
+
+
+@given(PROBLEMS, SEEDS)
+def test_plan_by_the_shares_is_no_slower_than_the_one_without(
+    problem: RouteProblem, seed: int
+) -> None:
+    exits = with_exits(problem, seed)
+    without = replace(exits, chain=replace(exits.chain, shares=()))
+    chosen, former = (
+        min(
+            (each for each in options if each.name != "several routes"),
+            key=lambda each: each.seconds,
+            default=None,
+        )
+        for which in (exits, without)
+        # Several routes side by side are not the best of all.
+        for options in [[*whole_options(which), *staged_options(which, OPTIMAL)]]
+    )
+    if chosen is None or former is None:
+        assert chosen is former
+        return
+    then = RoutePlan(pour(exits, [share.route for share in former.shares]))
+    assert chosen.seconds <= then.seconds * (1 + 1e-9)

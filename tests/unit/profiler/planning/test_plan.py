@@ -1,6 +1,7 @@
 """``synergai plan``: the choice, its reasons, and what is wrong with its inputs."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from profiler.cutting.stages import cut_engine
+from profiler.cutting.stages import cut_engine, split_engine
 from profiler.dictionary.files import add_to_dictionary
 from profiler.planning.cli import app
 from profiler.zoo import recipes as zoo
@@ -217,6 +218,26 @@ def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
     dictionary = tmp_path / "busy.db"
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
     assert "1 entry measured on a busy machine" in run(models, dictionary)
+
+
+def test_engine_is_cut_at_its_exits_and_counts_the_queries_that_continue(
+    models: Path, dictionary: Path, fleet: Path, tmp_path: Path
+) -> None:
+    exits = shutil.copytree(models, tmp_path / "exits")
+    split_engine(cut_engine(exits, ENGINE), exits, ["conv1/pool"], lambda *_: None)
+    with (exits / f"{ENGINE}.s0-3" / "engine.toml").open("a") as file:
+        file.write('[exit]\noutput = "probabilities"\nthreshold = 0.9\nrate = 0.75\n')
+    given = (dictionary, "--fleet", fleet, "--queries", 9, "--json")
+    without, found = (json.loads(run(each, *given)) for each in (models, exits))
+    [split], [former] = (
+        [each for each in answer["options"] if each["name"] == "2 stages"]
+        for answer in (found, without)
+    )
+    assert len(without["splits"]) > len(found["splits"]) == 1
+    assert (former["interval_s"], split["interval_s"]) == (1.0, 1.0)
+    assert former["latency_s"] == pytest.approx(2.0, abs=0.01)
+    assert split["latency_s"] == pytest.approx(1.25, abs=0.01)
+    assert "behind which 25% of the queries continue" in found["notes"][0]
 
 
 def test_graphs_are_read_in_a_child_process_only(
