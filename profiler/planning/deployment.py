@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from profiler.planning.moves import is_possible
 from profiler.planning.options import choose, cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
-from synergai.core.routes.deployment import Cutting, Objective, slowdown
+from synergai.core.routes.deployment import Cutting, Objective, slowdown, stages_of
 from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
@@ -76,11 +76,12 @@ class _Used:
     def add(self, need: Need, plan: RoutePlan) -> None:
         """Add the routes of an engine."""
         problem = need.problem
+        for leg in {leg for share in plan.shares for leg in share.route.legs}:
+            self.memory_bytes[leg.worker] += problem.memory_bytes(leg.first, leg.last)
         for share in plan.shares:
-            rate = need.queries_per_s * plan.interval_s / share.times.interval_s
+            rate = need.queries_per_s * plan.interval_s / share.interval_s
             legs = share.route.legs
             for leg, seconds in zip(legs, share.times.stages, strict=True):
-                self.memory_bytes[leg.worker] += problem.memory_bytes(leg.first, leg.last)
                 self.shares[leg.worker] += rate * seconds
             hosts = [problem.source, *(leg.worker for leg in legs), problem.source]
             positions = [0, *(leg.last for leg in legs)]
@@ -148,7 +149,7 @@ def _in_order(
 def _keeps_all(needs: Sequence[Need], plans: Mapping[EngineName, Wanted]) -> bool:
     """Return whether plans leave every engine as it is deployed."""
     return all(
-        {share.route for share in plan.shares if plan.is_split} == {*need.present}
+        stages_of(share.route for share in plan.shares if plan.is_split) == stages_of(need.present)
         for need in needs
         if (plan := plans[need.problem.chain.engine].plan) is not None
     )
@@ -208,16 +209,16 @@ def _rearranged(
     """
     kept = {leg for route in need.present for leg in route.legs}
     known = {worker.name for worker in problem.workers}
-    used = [leg.worker for share in plan.shares for leg in share.route.legs]
+    used = [*{leg.worker: None for share in plan.shares for leg in share.route.legs}]
     names = sorted({*used, *(leg.worker for leg in kept if leg.worker in known)})
     if not kept or not plan.is_split or perm(len(names), len(used)) > MAX_EXCHANGES:
         return plan
     most, best = len(kept & {leg for each in plan.shares for leg in each.route.legs}), plan
     limit = (1 + _ALIKE) * cost(problem, plan, objective)
     for chosen in permutations(names, len(used)):
-        renamed = iter(chosen)
+        renamed = dict(zip(used, chosen, strict=True))
         routes = [
-            Route(tuple(leg._replace(worker=next(renamed)) for leg in share.route.legs))
+            Route(tuple(leg._replace(worker=renamed[leg.worker]) for leg in share.route.legs))
             for share in plan.shares
         ]
         legs = {leg for route in routes for leg in route.legs}

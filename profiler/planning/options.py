@@ -15,6 +15,7 @@ from profiler.planning.enumeration import routes
 from profiler.planning.moves import seconds
 from profiler.planning.optimal import optimal_route
 from profiler.planning.plan import RoutePlan, partition, pour
+from profiler.planning.sharing import shared_routes
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def whole_options(problem: RouteProblem) -> list[RoutePlan]:
 def staged_options(problem: RouteProblem, planner: str) -> list[RoutePlan]:
     """Return options with stages: the route of a planner, or all that `optimal` has to offer.
 
-    These are the best route of each number of legs, and several routes side by side. A planner may
-    find none that is better than the whole engine.
+    These are the best route of each number of legs, several routes side by side, and stages that
+    workers share. A planner may find none that is better than the whole engine.
     """
     if planner != OPTIMAL:
         route, _ = run_search(ROUTE_PLANNERS.get(planner)(problem), problem.times)
@@ -59,6 +60,11 @@ def staged_options(problem: RouteProblem, planner: str) -> list[RoutePlan]:
     plan = partition(problem)
     if plan is not None and plan.is_split and len(plan.shares) > 1:
         options.append(replace(plan, name="several routes"))
+    if min(problem.queries, len(problem.workers) - 1) > 1:
+        shared = [
+            RoutePlan(pour(problem, each), "shared stages") for each in shared_routes(problem)
+        ]
+        options += sorted(shared, key=lambda each: each.seconds)[:1]
     return options
 
 

@@ -1,4 +1,4 @@
-"""Plans: routes side by side that share the queries of a problem."""
+"""Plans: routes side by side that share the queries of a problem, and maybe workers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from profiler.planning.optimal import Solution, optimal_route
 from profiler.planning.tables import Tables
+from synergai.core.routes.ranking import rank_chains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,20 +22,25 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """Queries that a route serves, and what it takes for one."""
+    """Queries that a route serves, and what it takes for one.
+
+    Attributes:
+        interval_s: time between two of them; longer than that of its times if routes share workers.
+    """
 
     route: Route
     times: RouteTimes
     queries: int
+    interval_s: float
 
     @property
     def seconds(self) -> float:
         """Time until its last query has ended."""
-        return self.times.seconds(self.queries)
+        return self.times.latency_s + (self.queries - 1) * self.interval_s
 
 
 class RoutePlan(Struct, frozen=True):
-    """Routes that have no worker in common, each with some of the queries.
+    """Routes, each with some of the queries.
 
     Attributes:
         name: such as ``whole on edge-1`` or ``replicas``.
@@ -56,7 +62,7 @@ class RoutePlan(Struct, frozen=True):
     @property
     def interval_s(self) -> float:
         """Mean time between two queries of a long range."""
-        return 1 / sum(1 / share.times.interval_s for share in self.shares)
+        return 1 / sum(1 / share.interval_s for share in self.shares)
 
     @property
     def seconds(self) -> float:
@@ -67,30 +73,58 @@ class RoutePlan(Struct, frozen=True):
 def pour(problem: RouteProblem, routes: Sequence[Route]) -> tuple[Share, ...]:
     """Return the shares of routes such that the last query ends as early as possible.
 
-    A route without a query has no share.
+    A route without a query has no share. If routes have workers in common, queries may change from
+    one to another behind each stage.
     """
-    times = [problem.times(route) for route in routes]
-    counts = _counts(times, problem.queries)
-    shares = map(Share, routes, times, counts)
-    return tuple(share for share in shares if share.queries)
+    workers = [leg.worker for route in routes for leg in route.legs]
+    if len(set(workers)) < len(workers):
+        intervals = _shared(problem, routes)
+    else:
+        intervals = {route: problem.times(route).interval_s for route in routes}
+    shares = [Share(each, problem.times(each), 0, intervals[each]) for each in intervals]
+    counts = _counts(shares, problem.queries)
+    return tuple(
+        share._replace(queries=count) for share, count in zip(shares, counts, strict=True) if count
+    )
 
 
-def _counts(times: Sequence[RouteTimes], queries: int) -> list[int]:
-    by_latency = sorted(times, key=lambda each: each.latency_s)
+def _shared(problem: RouteProblem, routes: Sequence[Route]) -> dict[Route, float]:
+    """Return the intervals of the routes that the legs of some routes make up."""
+    chain, workers = problem.chain, {each.name: each for each in problem.workers}
+    legs = {leg for route in routes for leg in route.legs}
+    shares = chain.shares or (1.0,) * len(chain.sizes)
+    ranked = rank_chains(
+        {leg: workers[leg.worker].seconds[leg.first][leg.last] for leg in legs},
+        dict(enumerate(chain.sizes)),
+        problem.links,
+        source=problem.source,
+        queries=problem.queries,
+        continuing={leg[1:]: shares[leg.last] / shares[leg.first] for leg in legs},
+    )
+    return {route: 1 / rate for route, rate in ranked[0].rates.items()}
+
+
+def _counts(shares: Sequence[Share], queries: int) -> list[int]:
+    by_latency = sorted(shares, key=lambda each: each.times.latency_s)
     rate = filling = end_s = 0.0
     for each in by_latency:
-        if rate and end_s <= each.latency_s:
+        latency_s = each.times.latency_s
+        if rate and end_s <= latency_s:
             break
         rate += 1 / each.interval_s
-        filling += each.latency_s / each.interval_s - 1
+        filling += latency_s / each.interval_s - 1
         # When the routes so far would have ended if queries could be divided.
         end_s = (queries + filling) / rate
     # The queries that end before then, and one more for each of some routes.
-    shares = [max(0, math.ceil((end_s - each.latency_s) / each.interval_s)) for each in times]
-    for _ in range(queries - sum(shares)):
-        first = min(range(len(times)), key=lambda i: times[i].seconds(shares[i] + 1))
-        shares[first] += 1
-    return shares
+    counts = [
+        max(0, math.ceil((end_s - each.times.latency_s) / each.interval_s)) for each in shares
+    ]
+    for _ in range(queries - sum(counts)):
+        first = min(
+            range(len(shares)), key=lambda i: shares[i]._replace(queries=counts[i] + 1).seconds
+        )
+        counts[first] += 1
+    return counts
 
 
 _ROUNDS: Final = 3

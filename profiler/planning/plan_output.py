@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -70,14 +71,15 @@ class PlanAnswer(NamedTuple):
     def _doing(self) -> str:
         """Say what to do."""
         engine = self.case.problem.chain.engine
-        doing: list[str] = []
-        whole: list[Share] = []
+        chains: defaultdict[tuple[str, ...], list[Share]] = defaultdict(list)
         for share in self.choice.shares:
-            cuts = [self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:]]
-            if cuts:
-                doing.append(f"split {engine} at {_joined(cuts)} over {_workers([share])}")
-            else:
-                whole.append(share)
+            cuts = (self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:])
+            chains[tuple(cuts)].append(share)
+        whole = chains.pop((), [])
+        doing = [
+            f"split {engine} at {_joined(cuts)} over {_workers(shares)}"
+            for cuts, shares in chains.items()
+        ]
         if whole:
             doing.append(f"run it whole on {_workers(whole)}")
         said = ", and ".join(doing)
@@ -131,7 +133,7 @@ def _fastest(options: Sequence[RoutePlan]) -> RoutePlan:
 
 
 def _workers(shares: Iterable[Share]) -> str:
-    return _joined([leg.worker for share in shares for leg in share.route.legs])
+    return _joined([*{leg.worker: None for share in shares for leg in share.route.legs}])
 
 
 def _joined(names: Sequence[str]) -> str:

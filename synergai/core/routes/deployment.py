@@ -135,7 +135,7 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
         deployed, wanted = (
             " and ".join(map(route_text, routes)) for routes in (self.deployed, self.wanted)
         )
-        if not wanted or wanted == deployed:
+        if not wanted or stages_of(self.wanted) == stages_of(self.deployed):
             return deployed
         return f"{deployed}; wanted: {wanted}" if deployed else f"wanted: {wanted}"
 
@@ -170,9 +170,11 @@ def route_text(route: Route) -> str:
 
 
 def routes_of(stages: Mapping[Stage, Iterable[str]]) -> tuple[Route, ...]:
-    """Return routes without a common worker that some stages make up; stages may be left over.
+    """Return routes that some stages make up; stages may be left over.
 
-    It is the inverse of `stages_of`, but for which workers of the stages of a chain go together.
+    They have no worker in common as far as that is possible; further workers share the stages of
+    other routes. It is the inverse of `stages_of`, but for which workers of the stages of a chain
+    go together.
     """
     left = {stage: set(workers) for stage, workers in stages.items()}
     found: list[Route] = []
@@ -180,6 +182,13 @@ def routes_of(stages: Mapping[Stage, Iterable[str]]) -> tuple[Route, ...]:
         found.append(Route(legs))
         for workers in left.values():
             workers.difference_update(leg.worker for leg in legs)
+    for route in found.copy():
+        for place, leg in enumerate(route.legs):
+            for worker in sorted(left[leg[1:]]):
+                legs = (*route.legs[:place], leg._replace(worker=worker), *route.legs[place + 1 :])
+                found.append(Route(legs))
+                for workers in left.values():
+                    workers.discard(worker)
     return tuple(found)
 
 

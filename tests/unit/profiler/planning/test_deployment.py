@@ -52,6 +52,10 @@ def legs(plan: RoutePlan | None) -> list[list[tuple[str, int, int]]]:
 
 
 SMALL = (worker("a", 240), worker("b", 240))
+UNEVEN = tuple(
+    tuple(max(0.0, b - a) for b in (0.0, 0.6, 1.0, 2.2, 3.0)) for a in (0.0, 0.6, 1.0, 2.2, 3.0)
+)
+"""The last two segments take twice as long as the first two."""
 
 
 def test_engine_that_no_worker_can_hold_is_cut() -> None:
@@ -212,9 +216,9 @@ def test_drawn_deployments_keep_every_budget_and_cover_every_engine(needs: list[
         assert sum(share.queries for share in chosen.shares) == problem.queries
         for share in chosen.shares:
             problem.times(share.route)  # which checks order, workers and each budget alone
-            if chosen.is_split:
-                for leg in share.route.legs:
-                    used[leg.worker] = used.get(leg.worker, 0.0) + problem.memory_bytes(*leg[1:])
+        if chosen.is_split:
+            for leg in {leg for share in chosen.shares for leg in share.route.legs}:
+                used[leg.worker] = used.get(leg.worker, 0.0) + problem.memory_bytes(*leg[1:])
     budgets = {one.name: one.budget_bytes for one in needs[0].problem.workers}
     assert all(used[name] <= budgets[name] for name in used)
     again = [
@@ -292,3 +296,47 @@ def test_drawn_deployment_is_within_5_percent_of_the_best_of_all(seed: int) -> N
     if plan is not None:
         assert plan.is_split is not whole
         assert plan.interval_s <= 1.05 * best_s
+
+
+# --- stages that workers share --------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.integers(1, 3))
+def test_every_worker_of_a_stage_is_in_a_route(widths: list[int], stages: int) -> None:
+    names = iter("abcdefghijklmnopqrstuvwxyz")
+    found = {
+        (number, number + 1): frozenset(next(names) for _ in range(1 + width))
+        for number, width in enumerate(widths[:stages])
+    }
+    routes = routes_of(found)
+    assert stages_of(routes) == found
+    apart = min(map(len, found.values()))
+    assert len({leg for route in routes[:apart] for leg in route.legs}) == apart * len(found)
+
+
+THREE = (*SMALL, worker("c", 240))
+
+
+def test_slowest_stage_of_an_engine_gets_further_workers_and_keeps_them() -> None:
+    slow_behind = [replace(each, seconds=UNEVEN) for each in THREE]
+    asked = need(*slow_behind)
+    plan = plan_of(asked)
+    assert plan is not None
+    stages = stages_of(share.route for share in plan.shares)
+    assert {stage: len(workers) for stage, workers in stages.items()} == {(0, 2): 1, (2, 4): 2}
+    assert plan.interval_s == pytest.approx(1.0)
+    again = replace(asked, present=routes_of(stages))
+    found = wanted([again], "optimal")[EngineName("net")]
+    assert found.plan is not None
+    assert stages_of(share.route for share in found.plan.shares) == stages
+
+
+def test_workers_that_share_stages_keep_them_when_another_one_is_replaced() -> None:
+    stages = {(0, 2): frozenset("a"), (2, 4): frozenset("bc")}
+    for left in "abc":
+        rest = [each for each in (*THREE, worker("d", 240)) if each.name != left]
+        asked = need(*(replace(each, seconds=UNEVEN) for each in rest))
+        plan = plan_of(replace(asked, present=routes_of(stages)))
+        assert plan is not None
+        kept = stages_of(share.route for share in plan.shares)
+        assert all(stages[stage] - {left} <= kept[stage] for stage in stages)

@@ -84,7 +84,7 @@ def test_best_route_of_each_number_of_stages_is_weighed() -> None:
 
 def test_routes_side_by_side_are_weighed_for_many_queries() -> None:
     workers = (worker("a", 1, SMALL), worker("b"), worker("c", 1, SMALL))
-    [*_, several] = staged_options(problem(*workers, queries=100), "optimal")
+    [*_, several, _] = staged_options(problem(*workers, queries=100), "optimal")
     assert several.name == "several routes"
     assert sorted(len(share.route.legs) for share in several.shares) == [1, 2]
     assert all(
