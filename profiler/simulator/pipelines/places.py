@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # where its slowest stage is shortest. The heads were measured with ONNX Runtime on one thread.
 
 PLACES: Final = 8
-_MEASURED: Final = Path(__file__).parent.parent / "data" / "measured_heads.csv"
+MEASURED_HEADS: Final = Path(__file__).parent.parent / "data" / "measured_heads.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Widths:
 def measured_widths() -> dict[EngineName, Widths]:
     """Return the tables of the engines whose heads were measured."""
     heads: dict[EngineName, list[float]] = defaultdict(list)
-    with _MEASURED.open() as file:
+    with MEASURED_HEADS.open() as file:
         for row in csv.DictReader(file):
             heads[EngineName(row["engine"])].append(float(row["head_ms"]) / 1000)
     return {engine: widths_of(of_engine) for engine, of_engine in heads.items()}
