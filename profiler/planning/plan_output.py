@@ -133,7 +133,9 @@ def _fastest(options: Sequence[RoutePlan]) -> RoutePlan:
 
 
 def _workers(shares: Iterable[Share]) -> str:
-    return _joined([*{leg.worker: None for share in shares for leg in share.route.legs}])
+    """Return the workers of some routes, those of the first stages first."""
+    legs = sorted((leg for share in shares for leg in share.route.legs), key=lambda leg: leg.first)
+    return _joined([*{leg.worker: None for leg in legs}])
 
 
 def _joined(names: Sequence[str]) -> str:
