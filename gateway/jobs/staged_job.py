@@ -307,6 +307,7 @@ class StagedJob:
                     id=JobId(f"{self._job.id}.{next(self._numbers)}"),
                     client_id=self._job.id,  # so that it is explained under the id of the job
                     engine=stage.name,
+                    deadline=self._job.deadline - self._behind_s(position),
                     min_accuracy=0.0 if stage.stage_of else self._job.min_accuracy,
                     queries=self._left,
                     with_tensors=True,
@@ -321,6 +322,13 @@ class StagedJob:
         # The last stage first: of equally urgent jobs, a worker runs the one that came first.
         for queue in reversed(self._queues):
             self._dispatcher.submit(queue.job, queue, ready=0)
+
+    def _behind_s(self, position: int) -> float:
+        """Return the least time of a query in the stages behind one of them."""
+        core, rate = self._dispatcher.core, self._routes.rates.rate
+        return self.route.seconds(
+            lambda stage: core.least_answer_s(stage.name) or stage.query_s, rate, position + 1
+        )
 
     def _close_former(self) -> None:
         """Close the queues of former routes that no query is left in."""

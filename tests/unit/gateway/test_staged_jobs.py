@@ -409,6 +409,16 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 2 * FIRST_QUERIES)
 
 
+async def test_each_stage_leaves_those_behind_it_the_time_for_a_query(tmp_path: Path) -> None:
+    slow = replace(TAIL, query_s=2.0)
+    async with running(tmp_path, HEAD, slow) as stages:
+        await stages.gateway.jobs.submit(UNRESTRICTED, JobSpec(engine=NET, queries=1, qos=10.0))
+        await stages.next(stages.head)
+        jobs = stages.gateway.dispatcher.core._jobs.by_id.values()
+        deadlines = {each.job.engine: each.job.deadline for each in jobs}
+        assert deadlines[slow.name] - deadlines[HEAD.name] == pytest.approx(2.0)
+
+
 # --- early exits ----------------------------------------------------------------------------
 
 EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.5, accuracy=0.95, whole_accuracy=0.96)
