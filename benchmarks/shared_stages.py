@@ -5,8 +5,7 @@ workers have the two engines whole, or each of them one of so many stages, which
 How many of them run a job, in each of its stages, is up to the gateway at any time: that is its
 width. Streams, deadlines and times are those of ``synergai simulate pipelines accordion``, all
 times so many times as long. Violations and the mean latency in the time of the simulation stand
-beside those of the simulated schedulers on the same streams. There is a fleet for each SLO, and all
-of them run at the same time.
+beside those of the simulated schedulers on the same streams.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import csv
 import statistics
 import tempfile
 from collections import defaultdict
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +47,7 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from profiler.simulator.pipelines.places import BatchQuery
     from synergai import JobHandle
@@ -58,8 +56,6 @@ LIVE: Final = "live"
 CLASS: Final = WorkerClass("place")
 CONFIGURATION: Final = Configuration(1)
 TENSOR_BYTES: Final = 1_000
-QUEUE_S: Final = 3.0
-"""Time between streams, in which sessions stay loaded."""
 
 
 class Figures(NamedTuple):
@@ -81,16 +77,20 @@ def main() -> None:
     parser.add_argument("--streams", default=",".join(STREAMS), help="default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=15.0, help="times are so many times as long")
+    parser.add_argument("--slos", default=",".join(SLOS), help="default: all")
     options = parser.parse_args()
     streams: list[str] = options.streams.split(",")
-    with tempfile.TemporaryDirectory(prefix="synergai-") as temporary, ExitStack() as stack:
-        fleets = {
-            slo: stack.enter_context(start(Path(temporary) / slo, options.stages, options.scale))
-            for slo in SLOS
-        }
-        found = asyncio.run(run_all(fleets, streams, options))
-    for slo in SLOS:
-        runs = [found[slo, stream] for stream in streams]
+    found: dict[tuple[str, str], dict[str, Figures]] = {}
+    for slo in options.slos.split(","):
+        with (
+            tempfile.TemporaryDirectory(prefix="synergai-") as folder,
+            LocalFleet(Path(folder) / "fleet") as fleet,
+        ):
+            start(fleet, options.stages, options.scale)
+            runs = [
+                compare(fleet, (stream, slo, options.seed), options.scale) for stream in streams
+            ]
+        found |= {(slo, stream): run for stream, run in zip(streams, runs, strict=True)}
         found[slo, "mean"] = {
             name: Figures(
                 statistics.fmean(run[name].late for run in runs),
@@ -132,9 +132,9 @@ def stages_of(count: int) -> dict[EngineName, list[tuple[tuple[int, int], float]
     return found
 
 
-def start(folder: Path, count: int, scale: float) -> LocalFleet:
+def start(fleet: LocalFleet, count: int, scale: float) -> None:
     """Start a fleet with the engines in so many stages."""
-    fleet, entries = LocalFleet(folder / "fleet"), []
+    folder, entries = fleet.directory.parent, []
     for engine, stages in stages_of(count).items():
         end = len(stages)
         seconds = {stage: [scale * stage_s] for stage, stage_s in stages}
@@ -165,28 +165,15 @@ def start(folder: Path, count: int, scale: float) -> LocalFleet:
         ]
         fleet.start_agent(models.name, models=models, worker_class=CLASS, options=options)
     fleet.wait_for_workers(PLACES)
-    return fleet
 
 
-async def run_all(
-    fleets: Mapping[str, LocalFleet], streams: Sequence[str], options: argparse.Namespace
-) -> dict[tuple[str, str], dict[str, Figures]]:
-    """Run streams one after the other on each fleet; return figures by SLO and stream."""
-    found: dict[tuple[str, str], dict[str, Figures]] = {}
-    for stream in streams:
-        drawn = {slo: draw_stream(stream, slo, options.seed, measured_widths()) for slo in fleets}
-        live = await asyncio.gather(
-            *(run(fleets[slo], drawn[slo], options.scale) for slo in fleets)
-        )
-        for slo, figures in zip(fleets, live, strict=True):
-            simulated = simulate((stream, slo, options.seed), drawn[slo], options.scale)
-            found[slo, stream] = {LIVE: figures, **simulated}
-            late = ", ".join(
-                f"{name} {100 * f.late:.1f} %" for name, f in found[slo, stream].items()
-            )
-            print(f"{slo}, {stream}: {late}", flush=True)
-        await asyncio.sleep(QUEUE_S)
-    return found
+def compare(fleet: LocalFleet, drawn: tuple[str, str, int], scale: float) -> dict[str, Figures]:
+    """Run a stream live and simulated, given its name, SLO and seed; return the figures of both."""
+    queries = draw_stream(*drawn, measured_widths())
+    figures = {LIVE: asyncio.run(run(fleet, queries, scale)), **simulate(drawn, queries, scale)}
+    late = ", ".join(f"{name} {100 * each.late:.1f} %" for name, each in figures.items())
+    print(f"{drawn[1]}, {drawn[0]}: {late}", flush=True)
+    return figures
 
 
 async def run(fleet: LocalFleet, queries: Sequence[BatchQuery], scale: float) -> Figures:
