@@ -100,4 +100,6 @@ def _routes(
         stages.insert(0, [Leg(worker, int(first), position) for worker in workers])
         position, chosen = int(first), int(chosen - parts[part])
     width = max(map(len, stages))
-    return tuple(Route(tuple(legs[n % len(legs)] for legs in stages)) for n in range(width))
+    routes = [Route(tuple(legs[n % len(legs)] for legs in stages)) for n in range(width)]
+    # One more, so that they have workers in common, and queries may change between them.
+    return (*routes, Route(tuple(legs[n % len(legs)] for n, legs in enumerate(stages))))

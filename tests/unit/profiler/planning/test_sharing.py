@@ -4,7 +4,7 @@ import math
 from itertools import combinations, pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -39,6 +39,7 @@ def interval_s(problem: RouteProblem, cuts: tuple[int, ...], stages: tuple[int, 
 
 @settings(max_examples=60)
 @given(SEEDS, st.integers(1, 4), st.integers(2, 4), st.booleans())
+@example(2828, 3, 4, False)  # two workers in each of two stages
 def test_no_other_workers_of_any_stages_keep_a_shorter_interval(
     seed: int, cuts: int, workers: int, exits: bool
 ) -> None:
