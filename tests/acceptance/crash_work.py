@@ -116,7 +116,7 @@ class DataWork(WholeWork):
 
     def find_wrong(self, client: SyncClient, job_id: str, number: int, queries: int) -> list[str]:
         found = []
-        version = client.job(job_id).status().spec.version
+        version = client.job(job_id).wait().spec.version  # which outlasts a connection
         results = self._results(client, job_id)
         if sorted(index for index, _ in results) != list(range(queries)):
             found.append(f"{job_id}: its results are not one for each of {queries} queries")

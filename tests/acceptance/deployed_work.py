@@ -34,12 +34,14 @@ ROWS: Final = 2
 """Of an input: with so many, the outputs of a stage are large enough to be held."""
 MEMORY_MB: Final = 135
 """Of a worker at first: too little for the engine, and more than enough for half."""
-MEMORIES_MB: Final = (MEMORY_MB, 200)
-"""With the second one, a worker has it whole."""
+LARGE_MEMORY_MB: Final = 200
+"""Of at most one worker, which has it whole."""
 MOST_DELAY_S: Final = 12.0
 """From a change to a kill: a little longer than a deployment takes."""
 REST_EVERY: Final = 10
 """Kills after which everything comes to rest, to see whether anything is left over."""
+JOBS_WITHIN_S: Final = 180.0
+"""Time in which all jobs end while no others are submitted."""
 WITHIN_S: Final = 60.0
 """Time after the last change in which everything is deployed and cleaned up."""
 MOST_VERSIONS: Final = 2
@@ -76,7 +78,7 @@ class DeployedWork(RequestWork):
         self._client: SyncClient
         self._versions: list[int] = []
         self._rests: list[float] = []
-        self._away = ""
+        self._away = self._large = ""
         self._kills = 0
         self._changes = ThreadPoolExecutor(1)
         self._change: Future[None] = self._changes.submit(lambda: None)
@@ -125,8 +127,10 @@ class DeployedWork(RequestWork):
             case "presence":
                 self._away = name
                 fleet.stop(name)
-            case "memory" if name != self._away:
-                self._agent_options[name] = self._options_of(name, rng.choice(MEMORIES_MB))
+            case "memory" if (name := self._large or name) != self._away:
+                self._large = "" if self._large else name
+                memory_mb = LARGE_MEMORY_MB if self._large else MEMORY_MB
+                self._agent_options[name] = self._options_of(name, memory_mb)
                 fleet.stop(name)
                 fleet.start(name)
             case _:
@@ -188,10 +192,11 @@ class DeployedWork(RequestWork):
             # Until then, jobs may still get it.
             wait_for(lambda: not self._client.ready(name), DRAIN_S)
 
-    def _has_jobs(self, version: str) -> bool:
+    def _has_jobs(self, version: str = "") -> bool:
+        """Return whether jobs with a version, or with any, have not ended."""
         unfinished = (JobState.QUEUED, JobState.RUNNING)
         jobs = self._repeat(lambda: self._client.jobs(unfinished, limit=1000))
-        return any(each.spec.version == version for each in jobs)
+        return any(version in ("", each.spec.version) for each in jobs)
 
     def _remove(self, version: int) -> None:
         with suppress(NotFound):  # the gateway was killed after it had removed it
@@ -215,10 +220,16 @@ class DeployedWork(RequestWork):
         return found + self._come_to_rest(fleet)
 
     def _come_to_rest(self, fleet: KilledFleet) -> list[str]:
-        """Return what is not as it should be a minute after the last change."""
+        """Return what is not as it should be a minute after the last change or job."""
         if self._away:
             self._return(fleet)
         self._change.result()
+        with self._submitting:
+            if not wait_for(lambda: not self._has_jobs(), JOBS_WITHIN_S):
+                return [f"after {self._kills} kills, jobs do not end"]
+            return self._find_disorder(fleet)
+
+    def _find_disorder(self, fleet: KilledFleet) -> list[str]:
         began = time.monotonic()
         found: list[str] = []
 
