@@ -34,8 +34,8 @@ ROWS: Final = 2
 """Of an input: with so many, the outputs of a stage are large enough to be held."""
 MEMORY_MB: Final = 135
 """Of a worker at first: too little for the engine, and more than enough for half."""
-MEMORIES_MB: Final = (MEMORY_MB, 200)
-"""With the second one, a worker has it whole."""
+LARGE_MEMORY_MB: Final = 200
+"""Of at most one worker, which has it whole."""
 MOST_DELAY_S: Final = 12.0
 """From a change to a kill: a little longer than a deployment takes."""
 REST_EVERY: Final = 10
@@ -78,7 +78,7 @@ class DeployedWork(RequestWork):
         self._client: SyncClient
         self._versions: list[int] = []
         self._rests: list[float] = []
-        self._away = ""
+        self._away = self._large = ""
         self._kills = 0
         self._changes = ThreadPoolExecutor(1)
         self._change: Future[None] = self._changes.submit(lambda: None)
@@ -127,8 +127,10 @@ class DeployedWork(RequestWork):
             case "presence":
                 self._away = name
                 fleet.stop(name)
-            case "memory" if name != self._away:
-                self._agent_options[name] = self._options_of(name, rng.choice(MEMORIES_MB))
+            case "memory" if (name := self._large or name) != self._away:
+                self._large = "" if self._large else name
+                memory_mb = LARGE_MEMORY_MB if self._large else MEMORY_MB
+                self._agent_options[name] = self._options_of(name, memory_mb)
                 fleet.stop(name)
                 fleet.start(name)
             case _:
