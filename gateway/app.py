@@ -23,12 +23,14 @@ from gateway.components import (
     open_storage,
 )
 from gateway.deployment.controller import DeploymentController
+from gateway.deployment.folders import FolderEngines
 from gateway.deployment.planning import Planning
 from gateway.deployment.workshop import Workshop
 from gateway.dispatch.job_routes import JobRoutes
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.entry.access.workers import WorkerRules
 from gateway.hub.control_reports import ControlReports, OfferedEngines
+from gateway.hub.copies import EngineCopies
 from gateway.hub.hub import Hub
 from gateway.hub.placements import Placements
 from gateway.hub.rollouts import Rollouts
@@ -128,6 +130,7 @@ class AgentComponents:
     engines: OfferedEngines
     work_streams: WorkStreams
     placements: Placements
+    copies: EngineCopies
     pacer: Pacer
     rollouts: Rollouts
 
@@ -154,6 +157,7 @@ async def build_agents(
     stack.push_async_callback(rules.close)
     pacer = Pacer(BYTES_PER_S, BUSY_BYTES_PER_S, lambda: dispatcher.busy, base.clock.now)
     placements = Placements(store, connections, rules, pacer)
+    copies = EngineCopies(store, connections, rules, pacer)
     work_streams = WorkStreams(
         connections,
         dispatcher,
@@ -175,6 +179,7 @@ async def build_agents(
         work_streams,
         engines,
         placements,
+        copies,
         ControlReports(dispatcher, engines, fleet.model_control, placements),
         rules,
         base.clock,
@@ -187,7 +192,7 @@ async def build_agents(
         access.follow(lambda table: hub.set_rules(table.workers))
     base.tasks.start(rules.watch(hub.review))
     store.follow(engines.follow_store)
-    return AgentComponents(hub, engines, work_streams, placements, pacer, rollouts)
+    return AgentComponents(hub, engines, work_streams, placements, copies, pacer, rollouts)
 
 
 async def _listen_for_work(base: SharedComponents, streams: WorkStreams) -> int:
@@ -204,17 +209,17 @@ def build_deployment(
     base: SharedComponents,
     storage: StorageComponents,
     fleet: FleetComponents,
-    placements: Placements,
+    agents: AgentComponents,
     jobs: JobComponents,
 ) -> DeploymentController | None:
-    """Deploy engines of the store in stages from now on; return None if that is not allowed."""
+    """Deploy engines in stages from now on; return None if that is not allowed."""
     config, store, workers = base.config, storage.store, fleet.dispatcher.workers
     if config.routes == "never":
         return None
     workshop = Workshop(store, config.state / "workshop")
     planning = Planning(
         store,
-        placements,
+        agents.placements,
         fleet.versions,
         workers,
         workshop,
@@ -228,6 +233,7 @@ def build_deployment(
         store,
         planning,
         workshop,
+        FolderEngines(store, fleet.catalogue, workers, agents.copies.bring, base.clock.now),
         fleet.versions,
         workers,
         fleet.model_control.load,
@@ -279,7 +285,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         fleet = await build_fleet(base, storage)
         jobs = await build_jobs(base, storage, entry, fleet)
         agents = await build_agents(base, storage, fleet, entry.access)
-        deployment = build_deployment(base, storage, fleet, agents.placements, jobs)
+        deployment = build_deployment(base, storage, fleet, agents, jobs)
         admission, versions = entry.admission, fleet.versions
         inference = Inference(
             fleet.dispatcher,

@@ -346,6 +346,7 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
         journal.set_description,
         suggests=lambda engine: is_visible(current_caller(), engine),
         stored=store.files_of,
+        model=store.model_of,
         worker_wait_s=config.worker_wait_s,
     )
     connections = AgentConnections(base.metrics)

@@ -240,6 +240,10 @@ class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             validate_accuracy(getattr(self, name), f"the {name} of an early exit")
 
 
+REMOVED: Final = "it was removed from the worker"
+"""Fault of an engine whose files a worker has no more."""
+
+
 class Engine(Struct, frozen=True, kw_only=True):
     """One version of an engine as served by a worker.
 
@@ -256,6 +260,7 @@ class Engine(Struct, frozen=True, kw_only=True):
             empty if its samples, or synthetic inputs, were computed when it was loaded.
         pending: whether the worker is still inspecting the engine; its fault says so as well.
         too_large: whether the worker has not the memory for it; its fault says so as well.
+        routes: when it may be cut, by its ``engine.toml``; empty if that does not say.
         preprocess: name of the pre-processing with which the worker converts encoded images to
             the first input; empty if the engine accepts tensors only.
         postprocess: name of the output that the worker derives on request, ``classes`` or
@@ -296,6 +301,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     exit: Exit | None = None
     file_variant: str = ""
     too_large: bool = False
+    routes: str = ""
 
     @property
     def digests(self) -> frozenset[str]:

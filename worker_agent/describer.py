@@ -146,12 +146,12 @@ def pending_engine(definition: EngineDefinition) -> Engine:
     return replace(_undescribed(definition, "it is being inspected"), pending=True)
 
 
-def faulty_engine(definition: EngineDefinition, fault: str, *, too_large: bool = False) -> Engine:
+def faulty_engine(definition: EngineDefinition, fault: str) -> Engine:
     """Return an engine that cannot be used, and log the reason."""
     fault = fault.removeprefix(f"engine {definition.name!r}: ")  # it is shown next to the name
     fault = printable(fault)  # file names in it may not be valid UTF-8
     _log.warning("engine %s is unusable: %s", definition.name, fault)
-    return replace(_undescribed(definition, fault), too_large=too_large)
+    return _undescribed(definition, fault)
 
 
 def _described_engine(
@@ -213,6 +213,7 @@ def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
         inputs=(),
         outputs=(),
         fault=fault,
+        routes=definition.routes,
     )
 
 
@@ -229,6 +230,8 @@ class Describer:
         self._reading = asyncio.Lock()
         self._now = now
         self._keys: dict[EngineName, set[str]] = {}
+        # Of the first model.
+        self._digests: dict[EngineName, str] = {}
         self._not_loaded: set[EngineName] = set()
         # Those that failed to load in service, although they are known.
         self._doubted: set[EngineName] = set()
@@ -284,6 +287,7 @@ class Describer:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
         name = definition.name
         self._keys[name] = set()
+        self._digests.pop(name, None)
         self._interrupted.discard(name)
         unused: list[UnusedVariant] = []
         try:
@@ -293,13 +297,16 @@ class Describer:
                 models = [await self._describe_model(definition, inspect)]
         except (LoadHung, Unavailable) as error:
             self._not_loaded.add(name)
+            faulty = faulty_engine(definition, str(error))
             too_large = isinstance(error.__cause__, TooLarge)
-            return faulty_engine(definition, str(error), too_large=too_large)
+            return replace(faulty, too_large=too_large, digest=self._digests.get(name, ""))
         except SynergaiError as error:
             self._not_loaded.discard(name)
             self._doubted.discard(name)
-            too_large = isinstance(error, TooLarge)
-            return faulty_engine(definition, str(error), too_large=too_large)
+            faulty = faulty_engine(definition, str(error))
+            if isinstance(error, TooLarge):  # for a gateway that may cut it
+                return replace(faulty, too_large=True, digest=self._digests[name])
+            return faulty
         # Only now: until the load has ended, one that is requested meanwhile waits for it.
         self._not_loaded.discard(name)
         self._doubted.discard(name)
@@ -350,6 +357,7 @@ class Describer:
                 ) from None
         key = found.key
         self._keys[definition.name].add(key)
+        self._digests.setdefault(definition.name, found.model)
         description = self._known.get(key)
         if description is None or definition.name in self._doubted:
             if (fault := self._fault(key)) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import UnusedVariant
+from synergai.domain import REMOVED, UnusedVariant
 from synergai.errors import SynergaiError
 from synergai.runtime.tasks import TaskBag
 
@@ -193,9 +193,8 @@ class ServedEngines:
             replacing.cancel()
         if engine is None:
             _log.info("engine %s was removed", name)
-            fault = "it was removed from the worker"
             former = self._engines[name]
-            removed = replace(former, fault=fault, pending=False, too_large=False)
+            removed = replace(former, fault=REMOVED, pending=False, too_large=False)
             for worker in self._workers:
                 worker.hosts.retire(name)
                 worker.remove_engine(removed)

@@ -28,6 +28,7 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
+from worker_agent.placements.sending import send_engine
 from worker_agent.providers import EMULATED, KINDS, RUNTIMES
 from worker_agent.runner import Runner
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from worker_agent.hub_client.client import HubClient
     from worker_agent.machine import Machine, WorkerPlan
     from worker_agent.placements.reconciler import Fetch, Reconciler
+    from worker_agent.placements.sending import Send
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 """Upper bound of what a report adds to a response."""
@@ -105,6 +107,7 @@ class LocalWorker:
             max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
         )
         self._loads = TaskBag()
+        self._sends = TaskBag()
         self._unloads = TaskBag()
 
     async def drain(self, within_s: float) -> None:
@@ -120,6 +123,7 @@ class LocalWorker:
     async def close(self) -> None:
         """Close all hosts."""
         await self._loads.close()
+        await self._sends.close()
         await self._modes.close()
         await self._unloads.wait()
 
@@ -254,6 +258,10 @@ class LocalWorker:
         """Fetch the versions placed on this worker, and remove others."""
         if self._reconciler is not None:
             self._reconciler.set_placements(placements, fetch)
+
+    def send_engine(self, engine: EngineName, send: Send) -> None:
+        """Send an engine of the user's model directory to the gateway."""
+        self._sends.start(send_engine(self._settings.models, engine, send))
 
     # --- internals ------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from gateway.deployment.observed import (
     StoredStages,
     answering_version,
     busy_engines,
+    placed_on,
     stored_engines,
-    unstored_engines,
 )
 from gateway.deployment.planning import RETRY_S, Candidate
 from gateway.hub.store.store import GATEWAY
@@ -50,6 +50,7 @@ from synergai.runtime.tasks import TaskBag
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
 
+    from gateway.deployment.folders import FolderEngines
     from gateway.deployment.planning import Planning
     from gateway.deployment.workshop import Workshop
     from gateway.fleet.versions import Versions
@@ -63,10 +64,6 @@ LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
 GRACE_S: Final = 3.0
 """Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
-_UNSTORED: Final = (
-    "no worker can hold it, and the gateway cuts engines of its store only: push it with "
-    "'synergai engines push'"
-)
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +83,7 @@ class DeploymentController:
         store: EngineStore,
         planning: Planning,
         workshop: Workshop,
+        folders: FolderEngines,
         versions: Versions,
         workers: Mapping[WorkerId, ConnectedWorker],
         load: Callable[[EngineName, Collection[str]], Awaitable[None]],
@@ -96,6 +94,7 @@ class DeploymentController:
         self._store = store
         self._planning = planning
         self._workshop = workshop
+        self._folders = folders
         self._versions = versions
         self._catalogue = versions.catalogue
         self._workers = workers
@@ -146,10 +145,7 @@ class DeploymentController:
         stored = self._now_stored().stages
         names = {*self._wanted, *(name for name in stored if stored[name].made)}
         found = [self._deployment(name, stored.get(name)) for name in names]
-        unstored = unstored_engines(self._store, self._catalogue, self._workers.values()) - names
-        found += (
-            EngineDeployment(engine=name, state="failed", fault=_UNSTORED) for name in unstored
-        )
+        found += (each for each in self._folders.deployments() if each.engine not in names)
         return sorted(found, key=lambda each: by_version(each.engine))
 
     def states(self) -> Iterator[tuple[list[str], float]]:
@@ -183,6 +179,7 @@ class DeploymentController:
                 await self._try_to_look()
         finally:
             await self._tasks.close()
+            await self._folders.close()
             await self._planning.tasks.close()
             await self._loading.close()
 
@@ -203,6 +200,7 @@ class DeploymentController:
         """
         if not self._store.loaded:
             return
+        await self._folders.look(self._now_stored().copies)
         stored = self._now_stored()
         stages = stored.stages
         candidates = await self._planning.candidates(stored, self._with_jobs())
@@ -295,6 +293,7 @@ class DeploymentController:
             self._abandon_cut(name)
             self._limit(one)
             if self._catalogue.whole(name) is None:
+                await self._place_copy(one)
                 return False
             return not made.made or self._is_loaded(name, stages)
         missing = stages.keys() - made.made.keys()
@@ -348,6 +347,14 @@ class DeploymentController:
             engine = worker.engines.get(one.stored.name)
             if engine is not None and engine.too_large:
                 self._planning.limit(worker, _memory_bytes(one.stored))
+
+    async def _place_copy(self, one: Candidate) -> None:
+        """Place an engine of a model directory on the workers that have not tried to hold it."""
+        stored, placed = one.stored, placed_on(one.stored)
+        untried = {each.id for each in one.workers if stored.name not in each.engines}
+        if stored.source and untried:
+            placement = _placement(placed | untried)
+            await self._store.set_placement(GATEWAY, stored.engine, stored.version, placement)
 
     async def _make(
         self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]
@@ -443,5 +450,5 @@ def _before(stage: EngineName, stages: Iterable[EngineName]) -> Iterator[EngineN
             yield each
 
 
-def _placement(workers: frozenset[str]) -> tuple[str, ...]:
+def _placement(workers: Set[str]) -> tuple[str, ...]:
     return tuple(f"worker={worker}" for worker in sorted(workers))

@@ -17,7 +17,6 @@ from synergai.names import engine_of_stage, is_stage, split_version, stage_posit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.store.storage import StoredVersion
@@ -41,10 +40,7 @@ class StoredStages(NamedTuple):
     @property
     def placed(self) -> Stages:
         """The workers that each stage is placed on."""
-        return {
-            stage: frozenset(selector.removeprefix("worker=") for selector in stored.placement)
-            for stage, stored in self.made.items()
-        }
+        return {stage: placed_on(stored) for stage, stored in self.made.items()}
 
 
 class StoredEngines(NamedTuple):
@@ -53,10 +49,12 @@ class StoredEngines(NamedTuple):
     Attributes:
         highest: the highest version by engine.
         stages: by version of an engine, also of those that are gone.
+        copies: versions from model directories of workers.
     """
 
     highest: dict[str, int]
     stages: dict[EngineName, StoredStages]
+    copies: list[StoredVersion]
 
 
 def stored_engines(store: EngineStore) -> StoredEngines:
@@ -75,7 +73,13 @@ def stored_engines(store: EngineStore) -> StoredEngines:
             stages[engine] = known
         else:
             stages[engine] = known._replace(has_others=True)
-    return StoredEngines(highest, stages)
+    copies = [stored for stored in store.versions.values() if stored.source]
+    return StoredEngines(highest, stages, copies)
+
+
+def placed_on(stored: StoredVersion) -> frozenset[str]:
+    """Return the workers that the gateway has placed a version on."""
+    return frozenset(selector.removeprefix("worker=") for selector in stored.placement)
 
 
 def can_be_cut(stored: StoredVersion) -> bool:
@@ -95,21 +99,6 @@ def wanted_versions(versions: Versions, engine: str, highest: int) -> Iterator[E
         base = versioned(engine, policy.base)
         if not catalogue.answers(base):
             yield base
-
-
-def unstored_engines(
-    store: EngineStore, catalogue: Catalogue, workers: Iterable[ConnectedWorker]
-) -> set[EngineName]:
-    """Return engines that are too large for the workers with them, and that the store lacks."""
-    if not store.loaded:
-        return set()
-    found = {
-        name
-        for worker in workers
-        for name, engine in worker.engines.items()
-        if engine.too_large and engine.backend == "onnxruntime" and not is_stage(name)
-    }
-    return {each for each in found if store.of(each) is None and catalogue.is_faulty(each)}
 
 
 def answering_version(versions: Versions, engine: EngineName) -> EngineName | None:

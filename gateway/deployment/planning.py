@@ -409,9 +409,11 @@ def _without_version(engine: str) -> str:
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:
-    """Return whether a worker cannot run a version that is placed on it, nor is about to try."""
+    """Return whether a worker cannot run a version that it has, nor is about to try."""
     placed = worker.placed.get((stored.engine, stored.version))
     if placed is not None and placed.state == common_pb2.PLACED_STATE_FAILED:
         return True
     engine = worker.engines.get(stored.name)
-    return engine is not None and bool(engine.fault) and not engine.pending
+    if engine is None:
+        return placed is None and bool(stored.source)
+    return bool(engine.fault) and not engine.pending

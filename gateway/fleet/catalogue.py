@@ -52,11 +52,14 @@ class Catalogue:
 
     Args:
         worker_wait_s: longest wait for a worker that serves a known engine; 0 for none.
+        stored: returns the files of a version that was pushed into the store.
+        model: returns the digest of a model that the gateway can cut; empty if it has none.
         suggests: whether the current caller may be told of an engine when it asks for an unknown
             one.
 
     Attributes:
         stages: the stages of engines, and the chains that they make up.
+        too_large: engines that no worker can run, some of them for want of memory.
         on_service_changed: called with each engine that becomes known, or whose workers change.
         deploys: returns whether the gateway deploys an engine in stages, or is about to.
     """
@@ -69,6 +72,7 @@ class Catalogue:
         on_commit: Callable[[EngineName, CommittedDescription], object] = lambda *_: None,
         suggests: Callable[[str], bool] = lambda _: True,
         stored: Callable[[EngineName], Collection[str]] = lambda _: (),
+        model: Callable[[EngineName], str] = lambda _: "",
         worker_wait_s: float = 0.0,
     ) -> None:
         self.on_service_changed: Callable[[EngineName], object] = lambda _: None
@@ -80,11 +84,13 @@ class Catalogue:
         self._offers = {name: EngineOffers(name, each) for name, each in (committed or {}).items()}
         self._on_commit = on_commit
         self._stored = stored
+        self._model = model
         self._worker_wait_s = worker_wait_s
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self.stages = StageChains(self._in_service)
+        self.too_large: set[EngineName] = set()
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
 
     def find(self, name: str) -> Engine:
@@ -132,7 +138,7 @@ class Catalogue:
 
     def workers_with(self, engine: EngineName) -> Iterator[WorkerId]:
         """Return the workers that can run an engine."""
-        offers = self._offers_of(engine).items()
+        offers = self.offers_of(engine).items()
         return (worker_id for worker_id, offered in offers if not offered.fault)
 
     def is_known(self, engine: EngineName) -> bool:
@@ -159,7 +165,7 @@ class Catalogue:
 
     def is_faulty(self, engine: EngineName) -> bool:
         """Return whether an engine has a fault on every connected worker that has it."""
-        offers = self._offers_of(engine).values()
+        offers = self.offers_of(engine).values()
         return bool(offers) and all(each.fault and not each.pending for each in offers)
 
     def check_in_service(self, engine: EngineName) -> None:
@@ -212,10 +218,10 @@ class Catalogue:
 
     def _closes_stages(self, engine: EngineName) -> bool:
         """Return whether workers have an engine whole that cannot run, whatever its stages."""
-        if engine in self._usable or not self._offers_of(engine):
+        if engine in self._usable or not self.offers_of(engine):
             return False
         stages = self.stages.fewest(engine)
-        return not stages or stages[0].stage_of not in self._stored(engine)
+        return not stages or stages[0].stage_of != self._model(engine)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
         """Wait until an engine is no longer pending; see `find_usable`."""
@@ -253,7 +259,7 @@ class Catalogue:
 
         An engine that no connected worker has, or that one is still inspecting, passes.
         """
-        engines = self._offers_of(name).values()
+        engines = self.offers_of(name).values()
         if engines and all(each.unverified and not each.samples for each in engines):
             raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
 
@@ -344,7 +350,7 @@ class Catalogue:
 
     def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
         """Remove one engine of a worker; return the resolved engine per remaining worker."""
-        if worker_id not in self._offers_of(name):
+        if worker_id not in self.offers_of(name):
             return {}
         self._offers[name].withdraw(worker_id, holds=False)
         return self._resolve(name)
@@ -371,7 +377,7 @@ class Catalogue:
 
         The caller removes the record of it. An unloaded engine stays, since it may be loaded again.
         """
-        offers = self._offers_of(engine)
+        offers = self.offers_of(engine)
         if (offers and not self.is_faulty(engine)) or engine in self._unloaded:
             return False
         for worker_id in list(offers):
@@ -389,6 +395,9 @@ class Catalogue:
         if record is not None and record != before:
             self._on_commit(name, record)
         self._set_usable(name, offers.engine)
+        self.too_large.discard(name)
+        if offers.engine is None and any(each.too_large for each in offers.by_worker.values()):
+            self.too_large.add(name)
         if offers.engine is not None or not offers.is_pending:
             for each in {name, engine_of_stage(name)}:
                 if (inspected := self._inspected.pop(each, None)) is not None:
@@ -407,7 +416,8 @@ class Catalogue:
             if record is not None:
                 self._on_commit(name, record)
 
-    def _offers_of(self, name: str) -> Mapping[WorkerId, Engine]:
+    def offers_of(self, name: str) -> Mapping[WorkerId, Engine]:
+        """Return an engine as workers describe it, the longest connected ones first."""
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 

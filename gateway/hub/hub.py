@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from gateway.entry.access.table import AllowedWorkers
+    from gateway.hub.copies import EngineCopies
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.runtime.clock import Clock
+    from synergai.v1 import store_pb2
     from synergai.wire.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Hub:
         work_streams: WorkStreams,
         engines: OfferedEngines,
         placements: Placements,
+        copies: EngineCopies,
         reports: ControlReports,
         rules: WorkerRules,
         clock: Clock,
@@ -67,6 +70,7 @@ class Hub:
         self._work_streams = work_streams
         self._engines = engines
         self._placements = placements
+        self._copies = copies
         self._reports = reports
         self._rules = rules
         self._clock = clock
@@ -88,6 +92,7 @@ class Hub:
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),
                 "Fetch": rpc.server_stream(self.fetch, hub_pb2.FetchRequest),
+                "Send": rpc.stream(self.send, hub_pb2.EngineChunk),
             },
         )
 
@@ -102,6 +107,12 @@ class Hub:
     ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
         """Serve content of the store to a registered agent; see `Placements.fetch`."""
         return self._placements.fetch(request)
+
+    def send(
+        self, chunks: AsyncIterator[hub_pb2.EngineChunk], _context: ServerCall | None
+    ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
+        """Store an engine of a registered agent; see `EngineCopies.receive`."""
+        return self._copies.receive(chunks)
 
     async def control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], context: ServerCall | None

@@ -142,9 +142,9 @@ class Placements:
             yield worker, placed
 
     def candidates(self, stored: StoredVersion) -> list[ConnectedWorker]:
-        """Return the connected workers that a version is to be placed on."""
-        registered = self._connections.registered()
-        return [each[1] for each in registered if self._is_placed(*each, stored)]
+        """Return the connected workers that a version, or stages of it, may be placed on."""
+        may_have = self._may_have if stored.source else self._is_placed
+        return [each[1] for each in self._connections.registered() if may_have(*each, stored)]
 
     def check_moved(self, stored: StoredVersion, placement: tuple[str, ...]) -> None:
         """Check that another placement does not withdraw a version from all connected workers."""
@@ -193,9 +193,16 @@ class Placements:
     def _is_placed(
         self, connection: AgentConnection, worker: ConnectedWorker, stored: StoredVersion
     ) -> bool:
-        joining = connection.joining
         return (
-            stored.manifest.backend in worker.backends
+            worker.id != stored.source
             and selects(stored.placement, worker.id, worker.worker_class, worker.labels)
-            and (joining is None or self._rules.may_have(joining, stored.name, stored.model_sha256))
+            and self._may_have(connection, worker, stored)
+        )
+
+    def _may_have(
+        self, connection: AgentConnection, worker: ConnectedWorker, stored: StoredVersion
+    ) -> bool:
+        joining = connection.joining
+        return stored.manifest.backend in worker.backends and (
+            joining is None or self._rules.may_have(joining, stored.name, stored.model_sha256)
         )

@@ -18,13 +18,14 @@ from synergai.wire.work_transport import WorkPipe, open_pipe
 from worker_agent.app import Agent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
     from types import TracebackType
 
     from gateway.hub.hub import Hub
     from gateway.hub.work_streams import WorkStreams
     from gateway.serve.serve_settings import ServeSettings
     from gateway.server import Gateway, GatewayProcess
+    from synergai.v1 import store_pb2
 
 
 class LocalHub:
@@ -109,6 +110,27 @@ class LocalConnection:
         async with aclosing(self._hub.fetch(request, None)) as chunks:
             async for chunk in chunks:
                 yield chunk.data
+
+    async def send(
+        self,
+        head: hub_pb2.EngineChunk,
+        read: Callable[[Iterable[store_pb2.MissingContent]], AsyncGenerator[bytes, None]],
+    ) -> None:
+        """Send an engine to the gateway's store: a first message, and what the store lacks."""
+        opened: asyncio.Future[store_pb2.OpenResponse] = asyncio.Future()
+
+        async def messages() -> AsyncGenerator[hub_pb2.EngineChunk, None]:
+            yield head
+            async with aclosing(read((await opened).missing)) as chunks:
+                async for data in chunks:
+                    yield hub_pb2.EngineChunk(data=data)
+
+        async with (
+            aclosing(messages()) as sent,
+            aclosing(self._hub.send(sent, None)) as responses,
+        ):
+            async for response in responses:
+                opened.set_result(response)
 
     def close(self) -> None:
         """Do nothing: closing `responses` ends the control stream."""

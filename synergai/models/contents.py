@@ -74,6 +74,9 @@ class Contents:
         part = self._part(sha256)
         if self._complete(sha256).exists():
             return True
+        if not size:  # nothing is ever appended
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.touch()
         received = part.stat().st_size if part.exists() else -1
         if received > size:
             part.unlink()

@@ -88,6 +88,7 @@ class EngineDefinition:
         postprocess: The output derived on request, see `synergai.models.processing`; empty for
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
+        routes: When the gateway may cut it; empty for its default.
         warmup: What to try its inputs with; the files are in its folder.
         variants: Its variants, in the order of the file; empty if it has a single model. With
             variants, the attributes of the model describe the first one.
@@ -114,6 +115,7 @@ class EngineDefinition:
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
+    routes: str = ""
     warmup: Mapping[str, WarmUpInput] = field(default_factory=dict)
     variants: tuple[VariantDefinition, ...] = ()
     lacking: tuple[str, ...] = ()
@@ -316,6 +318,7 @@ class ModelDirectory:
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
+            routes=keys.routes,
             warmup={
                 name: self._locate_file(folder, engine, name, each)
                 for name, each in keys.warmup.items()

@@ -232,6 +232,7 @@ class Engine(_message.Message):
     STAGE_END_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
     TOO_LARGE_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -264,6 +265,8 @@ class Engine(_message.Message):
     """of a stage: number of the last position in the whole model"""
     too_large: _builtins.bool
     """the worker has not the memory for it; `fault` says so as well"""
+    routes: _builtins.str
+    """when it may be cut, by its engine.toml; empty: not said"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -305,10 +308,11 @@ class Engine(_message.Message):
         stage_end: _builtins.int = ...,
         exit: Global___Exit | None = ...,
         too_large: _builtins.bool = ...,
+        routes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "too_large", b"too_large", "unused_variants", b"unused_variants", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "routes", b"routes", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "too_large", b"too_large", "unused_variants", b"unused_variants", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

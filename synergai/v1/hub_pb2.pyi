@@ -161,6 +161,7 @@ class GatewayControl(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     UNLOAD_FIELD_NUMBER: _builtins.int
     PLACEMENTS_FIELD_NUMBER: _builtins.int
+    SEND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registered(self) -> Global___Registered: ...
     @_builtins.property
@@ -171,6 +172,8 @@ class GatewayControl(_message.Message):
     def unload(self) -> Global___UnloadEngine: ...
     @_builtins.property
     def placements(self) -> Global___Placements: ...
+    @_builtins.property
+    def send(self) -> Global___SendEngine: ...
     def __init__(
         self,
         *,
@@ -179,12 +182,13 @@ class GatewayControl(_message.Message):
         load: Global___LoadEngine | None = ...,
         unload: Global___UnloadEngine | None = ...,
         placements: Global___Placements | None = ...,
+        send: Global___SendEngine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "send", b"send", "unload", b"unload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "unload", b"unload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ack", b"heartbeat_ack", "load", b"load", "message", b"message", "placements", b"placements", "registered", b"registered", "send", b"send", "unload", b"unload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["registered", "heartbeat_ack", "load", "unload", "placements"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["registered", "heartbeat_ack", "load", "unload", "placements", "send"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1256,3 +1260,58 @@ class FetchChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchChunk: _TypeAlias = FetchChunk  # noqa: Y015
+
+@_typing.final
+class SendEngine(_message.Message):
+    """Send an engine of the model directory over `Send`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendEngine: _TypeAlias = SendEngine  # noqa: Y015
+
+@_typing.final
+class EngineChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """of the registration; this and the next three in the first message only"""
+    engine: _builtins.str
+    manifest: _builtins.bytes
+    """JSON, as in OpenRequest"""
+    fault: _builtins.str
+    """why it cannot be sent; empty otherwise"""
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
+        fault: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "engine", b"engine", "fault", b"fault", "manifest", b"manifest", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineChunk: _TypeAlias = EngineChunk  # noqa: Y015

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from synergai.v1 import hub_pb2 as synergai_dot_v1_dot_hub__pb2
+from synergai.v1 import store_pb2 as synergai_dot_v1_dot_store__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -44,6 +45,11 @@ class HubStub:
                 request_serializer=synergai_dot_v1_dot_hub__pb2.FetchRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_hub__pb2.FetchChunk.FromString,
                 _registered_method=True)
+        self.Send = channel.stream_stream(
+                '/synergai.v1.Hub/Send',
+                request_serializer=synergai_dot_v1_dot_hub__pb2.EngineChunk.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_store__pb2.OpenResponse.FromString,
+                _registered_method=True)
 
 
 class HubServicer:
@@ -63,6 +69,14 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Send(self, request_iterator, context):
+        """An engine for the store, as the gateway has asked for by `send`. It answers the first message by
+        what the store lacks, whose content follows in this order, and ends the call once it is stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HubServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +89,11 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=synergai_dot_v1_dot_hub__pb2.FetchRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_hub__pb2.FetchChunk.SerializeToString,
+            ),
+            'Send': grpc.stream_stream_rpc_method_handler(
+                    servicer.Send,
+                    request_deserializer=synergai_dot_v1_dot_hub__pb2.EngineChunk.FromString,
+                    response_serializer=synergai_dot_v1_dot_store__pb2.OpenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +150,33 @@ class Hub:
             '/synergai.v1.Hub/Fetch',
             synergai_dot_v1_dot_hub__pb2.FetchRequest.SerializeToString,
             synergai_dot_v1_dot_hub__pb2.FetchChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Send(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/synergai.v1.Hub/Send',
+            synergai_dot_v1_dot_hub__pb2.EngineChunk.SerializeToString,
+            synergai_dot_v1_dot_store__pb2.OpenResponse.FromString,
             options,
             channel_credentials,
             insecure,

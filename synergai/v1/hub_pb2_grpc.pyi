@@ -8,6 +8,7 @@ control, which tensors never delay, and work.
 from collections import abc as _abc
 from grpc import aio as _aio
 from synergai.v1 import hub_pb2 as _hub_pb2
+from synergai.v1 import store_pb2 as _store_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -37,6 +38,10 @@ class HubStub:
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Fetch: _grpc.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]
     """Content of an engine version that is placed on the worker, from an offset to its end."""
+    Send: _grpc.StreamStreamMultiCallable[_hub_pb2.EngineChunk, _store_pb2.OpenResponse]
+    """An engine for the store, as the gateway has asked for by `send`. It answers the first message by
+    what the store lacks, whose content follows in this order, and ends the call once it is stored.
+    """
 
 @_typing.type_check_only
 class HubAsyncStub(HubStub):
@@ -45,6 +50,10 @@ class HubAsyncStub(HubStub):
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
     Fetch: _aio.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]  # type: ignore[assignment]
     """Content of an engine version that is placed on the worker, from an offset to its end."""
+    Send: _aio.StreamStreamMultiCallable[_hub_pb2.EngineChunk, _store_pb2.OpenResponse]  # type: ignore[assignment]
+    """An engine for the store, as the gateway has asked for by `send`. It answers the first message by
+    what the store lacks, whose content follows in this order, and ends the call once it is stored.
+    """
 
 class HubServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -62,5 +71,15 @@ class HubServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_hub_pb2.FetchChunk], _abc.AsyncIterator[_hub_pb2.FetchChunk]]:
         """Content of an engine version that is placed on the worker, from an offset to its end."""
+
+    @_abc_1.abstractmethod
+    def Send(
+        self,
+        request_iterator: _MaybeAsyncIterator[_hub_pb2.EngineChunk],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_store_pb2.OpenResponse], _abc.AsyncIterator[_store_pb2.OpenResponse]]:
+        """An engine for the store, as the gateway has asked for by `send`. It answers the first message by
+        what the store lacks, whose content follows in this order, and ends the call once it is stored.
+        """
 
 def add_HubServicer_to_server(servicer: HubServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -212,7 +212,8 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     variants = tuple(map(variant_from_proto, message.variants))
     if len({variant.name for variant in variants}) != len(variants):
         raise InvalidInput(f"{where} has two variants of the same name")
-    for field in ("digest", "fault", "unverified", "samples_digest", "other_samples", "stage_of"):
+    texts = ("digest", "fault", "unverified", "samples_digest", "other_samples", "stage_of")
+    for field in (*texts, "routes"):
         _validate_text(getattr(message, field), f"the field {field} of {where}")
     for each in message.unused_variants:
         _validate_text(each.reason, "the reason why a variant is left out")

@@ -129,6 +129,62 @@ def test_links_of_a_deployment_are_measured_before_its_first_query(
         assert [(link.worker_id, link.bytes_per_s > 0) for link in last.peers] == [(first.id, True)]
 
 
+def expect(client: SyncClient, model: Path) -> None:
+    """Wait until the engine answers, and check what."""
+
+    right = expected(model, 0)
+
+    def answers() -> bool:
+        found = answer(client, 0)
+        return found is not None and np.allclose(found, right, rtol=1e-4, atol=1e-5)
+
+    wait_until(answers, DEPLOYED_WITHIN_S)
+
+
+@pytest.mark.parametrize("places", [("left",), ("left", "right")], ids=["one", "both"])
+def test_engine_of_model_directories_that_fits_no_worker_answers_without_a_command(
+    fleet: LocalFleet, model: Path, tmp_path: Path, places: tuple[str, ...]
+) -> None:
+    with SyncClient(fleet.address) as client:
+        for place in places:
+            shutil.copytree(model, tmp_path / place / ENGINE)
+        expect(client, model)
+        assert sorted(stages(client).values()) == [("worker=left",), ("worker=right",)]
+        assert all(worker.engines_rss_bytes < MEMORY_MB * 1e6 for worker in client.workers())
+        [copy] = [each for each in client.stored_engines().engines if each.engine == ENGINE]
+        assert (copy.version, copy.pushed_by.partition(" ")[0], copy.workers) == (1, "worker", {})
+        for place in places:
+            shutil.rmtree(tmp_path / place / ENGINE)
+        wait_until(lambda: not client.stored_engines().engines)
+
+
+def test_stages_are_of_the_file_that_is_in_the_model_directory_now(
+    fleet: LocalFleet, model: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "left" / ENGINE
+    shutil.copytree(model, own)
+    with SyncClient(fleet.address) as client:
+        expect(client, model)
+        other = write_layers(tmp_path / "other" / ENGINE, LAYERS, seed=1)
+        (other / "model.onnx").replace(own / "model.onnx")
+        expect(client, own)
+
+
+def test_engine_of_a_server_runs_in_stages_on_it_and_on_an_agent(
+    model: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "served"
+    shutil.copytree(model, models / ENGINE)
+    write_layers(models / "fixed", LAYERS, routes="never")
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--memory-mb", str(MEMORY_MB), "--threads", "1"], models=models)
+        start_worker(fleet, "right", tmp_path)
+        with SyncClient(fleet.address) as client:
+            expect(client, model)
+            assert {each.engine for each in client.deployments()} == {ENGINE}
+            assert "fixed" not in {each.engine for each in client.stored_engines().engines}
+
+
 def test_planner_in_a_package_of_its_own_decides_where_stages_run(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

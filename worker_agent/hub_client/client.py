@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import grpc
 
+from synergai.domain import EngineName
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.clock import Backoff
 from synergai.runtime.tasks import TaskBag
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from synergai.domain import Configuration, Engine, EngineName, Session, UnusableSession
+    from synergai.domain import Configuration, Engine, Session, UnusableSession
     from synergai.v1 import common_pb2
     from synergai.wire.work_transport import WorkTransport
     from worker_agent.hosts.sessions import SessionChange
     from worker_agent.placements.reconciler import Fetch
+    from worker_agent.placements.sending import ReadContents, Send
     from worker_agent.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
@@ -74,6 +76,9 @@ class HubConnection(Protocol):
 
     def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
         """Yield the content of the gateway's store with this digest, from an offset to its end."""
+
+    async def send(self, head: hub_pb2.EngineChunk, read: ReadContents) -> None:
+        """Send an engine to the gateway's store: a first message, and what the store lacks."""
 
     def close(self) -> None:
         """Close the control stream immediately."""
@@ -117,6 +122,9 @@ class ControlHandler(Protocol):
 
     def place_engines(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
         """Fetch the versions placed on this worker, and remove others."""
+
+    def send_engine(self, engine: EngineName, send: Send) -> None:
+        """Send an engine of the user's model directory to the gateway."""
 
 
 class Registration:
@@ -230,10 +238,16 @@ class Registration:
                 case "placements":
                     fetch = partial(self._connection.fetch, self._registered.session)
                     self._worker.place_engines(message.placements.placements, fetch)
+                case "send":
+                    self._worker.send_engine(EngineName(message.send.engine), self._send_engine)
                 case "unload":
                     self._worker.unload_session(
                         converters.session_from_proto(message.unload.session)
                     )
+
+    async def _send_engine(self, head: hub_pb2.EngineChunk, read: ReadContents) -> None:
+        head.session = self._registered.session
+        await self._connection.send(head, read)
 
     async def _send_heartbeats(self) -> None:
         while True:

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.files import StateFile
-from synergai.v1 import hub_pb2
+from synergai.v1 import hub_pb2, store_pb2
 from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls, open_channel
 from synergai.wire.limits import GATEWAY_LOST_AFTER
@@ -30,10 +30,11 @@ from synergai.wire.writes import keep_status
 from worker_agent.hub_client.identity import NO_CREDENTIALS, Credentials, WorkerIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
     from pathlib import Path
 
     from worker_agent.agent_settings import AgentSettings
+    from worker_agent.placements.sending import ReadContents
 
 _SOCKET_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 1.0
@@ -201,6 +202,12 @@ class RemoteConnection:
             response_deserializer=rpc.deserializer(hub_pb2.FetchChunk),
         )
         self._fetch = fetch
+        send: Any = files.stream_stream(
+            "/synergai.v1.Hub/Send",
+            request_serializer=hub_pb2.EngineChunk.SerializeToString,
+            response_deserializer=rpc.deserializer(store_pb2.OpenResponse),
+        )
+        self._send = send
         self._target = target
 
     def authenticate(self, register: hub_pb2.Register) -> None:
@@ -245,15 +252,35 @@ class RemoteConnection:
     async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
         """Yield content of the gateway's store, from an offset to its end."""
         request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
-        try:
-            call = self._fetch(request)
-        except grpc.aio.UsageError:  # the channel is closed
-            raise Unavailable(_ENDED) from None
-        try:
+        with self._calling(self._fetch, request) as call:
             while (chunk := await call.read()) is not grpc.aio.EOF:
                 if isinstance(chunk, rpc.Malformed):
                     raise chunk.error()
                 yield chunk.data
+
+    async def send(self, head: hub_pb2.EngineChunk, read: ReadContents) -> None:
+        """Send an engine to the gateway's store: a first message, and what the store lacks."""
+        with self._calling(self._send) as call:
+            with suppress(asyncio.InvalidStateError):  # it has ended; the last read tells why
+                await keep_status(call).write(head)
+                opened = await call.read()
+                if isinstance(opened, rpc.Malformed):
+                    raise opened.error()
+                async with aclosing(read(opened.missing)) as chunks:
+                    async for data in chunks:
+                        await call.write(hub_pb2.EngineChunk(data=data))
+                await call.done_writing()
+            await call.read()
+
+    @contextmanager
+    def _calling(self, method: Callable[..., Any], *request: object) -> Generator[Any, None, None]:
+        """Begin a call, translate its errors, and cancel it."""
+        try:
+            call = method(*request)
+        except grpc.aio.UsageError:  # the channel is closed
+            raise Unavailable(_ENDED) from None
+        try:
+            yield call
         except grpc.aio.AioRpcError as error:
             raise error_from_call(self._target, error.code(), error.details() or "") from None
         except asyncio.CancelledError:  # of the task, or of the call as the channel is closed

@@ -295,7 +295,7 @@ class WorkerRules:
         if not matches_any(row.engines, split_version(engine.name)[0]):
             return "the access table does not allow this worker to serve it"
         digests = _digests(row, engine.name)
-        # A pending or faulty engine has no digest, and is not served either.
+        # A pending or faulty engine need not have a digest, and is not served either.
         if digests is None or engine.fault:
             return ""
         others = sorted((engine.digests or {engine.digest}) - digests)

@@ -31,6 +31,8 @@ _CONTENT: Final = "content"
 _ID: Final = "store-id"
 _FORMAT: Final = 1
 """Format of the records."""
+FROM_WORKER: Final = "worker "
+"""Prefix of who pushed a copy from a worker. No client has a name with a space."""
 MAX_SELECTORS: Final = 64
 _MAX_TEXT: Final = 256
 _KEYS: Final = ("worker", "class", "label")
@@ -111,6 +113,12 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     def name(self) -> EngineName:
         """Its name on workers."""
         return versioned(self.engine, str(self.version))
+
+    @property
+    def source(self) -> str:
+        """The worker from whose model directory the gateway has copied it; empty if it has not."""
+        is_copy = self.pushed_by.startswith(FROM_WORKER)
+        return self.pushed_by.removeprefix(FROM_WORKER) if is_copy else ""
 
 
 class _Record(Struct, frozen=True, kw_only=True):

@@ -139,17 +139,24 @@ class EngineStore:
         name, version = split_version(engine)
         return self._versions.get((name, int(version)))
 
-    def files_of(self, engine: EngineName) -> Collection[str]:
-        """Return the digests of the files of a version; empty if the store does not have it."""
+    def model_of(self, engine: EngineName) -> str:
+        """Return the digest of the model of a version; empty if the store does not have it."""
         stored = self.of(engine)
-        return () if stored is None else {stored.model_sha256, *stored.manifest.contents}
+        return "" if stored is None else stored.model_sha256
+
+    def files_of(self, engine: EngineName) -> Collection[str]:
+        """Return the digests of the files of a version; empty if nobody has pushed it."""
+        stored = self.of(engine)
+        if stored is None or stored.source:
+            return ()
+        return {stored.model_sha256, *stored.manifest.contents}
 
     def engines(self) -> list[EngineName]:
         """Return the engines that the store has, with their versions."""
         return [versioned(engine, str(version)) for engine, version in self._versions]
 
     def versions_of(self, engine: str) -> Collection[int]:
-        """Return the versions of an engine that the store has."""
+        """Return the versions of an engine that were pushed."""
         return self._by_engine.get(engine, ())
 
     async def close(self) -> None:
@@ -192,7 +199,7 @@ class EngineStore:
         push, digest = await self._threads.run(
             lambda: (Push(data, read_manifest(data)), content_digest(data))
         )
-        stored = self._versions.get((engine, version))
+        stored = self._pushed(engine, version)
         if stored is not None and stored.digest != digest:
             raise Conflict(
                 f"version {version} of {engine!r} is stored with the digest "
@@ -223,8 +230,7 @@ class EngineStore:
         async with self._changes:
             self._check_loaded()
             await self._confirm()
-            key = engine, version
-            stored = self._versions.get(key)
+            stored = self._pushed(engine, version)
             if stored is not None and stored.digest != digest:
                 raise Conflict(
                     f"version {version} of {engine!r} was stored concurrently with another digest"
@@ -262,8 +268,9 @@ class EngineStore:
                 pushed_by=caller.name,
             )
             await self._call(partial(self._storage.write_record, stored))
-            self._versions[key] = stored
+            self._versions[engine, version] = stored
             await self._pushes.remove(pushed)
+            await self._collect()
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
         self._changed()
         return stored
@@ -324,6 +331,11 @@ class EngineStore:
         if not self.loaded:
             raise Unavailable(f"the store of engines is not available: {self.fault or 'loading'}")
 
+    def _pushed(self, engine: str, version: int) -> StoredVersion | None:
+        """Return a version unless it is a copy from a worker, which gives way to what is pushed."""
+        stored = self._versions.get((engine, version))
+        return None if stored is None or stored.source else stored
+
     def _readable(self, caller: Caller) -> dict[str, int]:
         """Return the sizes of the content that a caller could place on a worker, by SHA-256."""
         return {
@@ -338,7 +350,8 @@ class EngineStore:
         self, caller: Caller, stored: StoredVersion, placement: tuple[str, ...]
     ) -> StoredVersion:
         """Give a version another placement; the lock is held."""
-        owner = caller.name if stored.pushed_by == GATEWAY.name else stored.pushed_by
+        is_own = stored.pushed_by == GATEWAY.name or stored.source
+        owner = caller.name if is_own and caller.name != GATEWAY.name else stored.pushed_by
         if (placement, owner) == (stored.placement, stored.pushed_by):
             return stored
         stored = replace(stored, placement=placement, pushed_by=owner)
@@ -362,8 +375,9 @@ class EngineStore:
 
     def _changed(self) -> None:
         self._by_engine = defaultdict(set)
-        for engine, version in self._versions:
-            self._by_engine[engine].add(version)
+        for (engine, version), stored in self._versions.items():
+            if not stored.source:
+                self._by_engine[engine].add(version)
         for on_change in self._followers:
             on_change()
 

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from synergai.models.manifest import Package
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.v1 import (
@@ -23,6 +24,7 @@ from synergai.v1 import (
     hub_pb2_grpc,
     jobs_pb2,
     jobs_pb2_grpc,
+    store_pb2,
 )
 from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls, open_channel
@@ -94,6 +96,7 @@ class FakeAgent:
         loads: sessions that the gateway ordered to load; done unless `cannot_load` is set.
         unloads: sessions that the gateway ordered to drop.
         placements: versions of the store that the gateway wants here; None before it says so.
+        asked: engines that the gateway has asked for.
         cannot_load: fault to report for loads.
         gone: why the gateway closed the control stream; empty before.
         ended: set once the control stream has ended.
@@ -118,6 +121,7 @@ class FakeAgent:
         self.loads: list[common_pb2.Session] = []
         self.unloads: list[common_pb2.Session] = []
         self.placements: list[hub_pb2.Placement] | None = None
+        self.asked: list[str] = []
         self.cannot_load = ""
         self.gone = ""
         self.code: grpc.StatusCode | None = None
@@ -252,6 +256,40 @@ class FakeAgent:
         finally:
             call.cancel()
 
+    async def send_engine(
+        self,
+        engine: str,
+        package: Package | None,
+        *,
+        fault: str = "",
+        end: int | None = None,
+        ends: bool = True,
+    ) -> list[store_pb2.MissingContent]:
+        """Send an engine into the store; return what it lacked.
+
+        Args:
+            end: byte of each content after which nothing is sent.
+            ends: whether the call ends then.
+        """
+        head = hub_pb2.EngineChunk(session=self.connection_id, engine=engine, fault=fault)
+        head.manifest = b"" if package is None else package.manifest.encode()
+        call = self._hub.Send()
+        try:
+            await call.write(head)
+            opened = await call.read()
+            assert isinstance(opened, store_pb2.OpenResponse)
+            for each in opened.missing:
+                assert package is not None
+                data = package.paths[each.sha256].read_bytes()[each.received : end]
+                for start in range(0, len(data), 100_000):
+                    await call.write(hub_pb2.EngineChunk(data=data[start : start + 100_000]))
+            if ends:
+                await call.done_writing()
+            await call.read()
+            return list(opened.missing)
+        finally:
+            call.cancel()
+
     async def report_placed(self, **fields: Unpack[PlacedFields]) -> None:
         placed = common_pb2.Placed(**fields)
         await self.send(hub_pb2.AgentControl(placed=placed))
@@ -287,6 +325,8 @@ class FakeAgent:
                         await self._change(order.unload.session, resident=False)
                     case "placements":
                         self.placements = list(order.placements.placements)
+                    case "send":
+                        self.asked.append(order.send.engine)
                 await self._notify()
         except grpc.aio.AioRpcError as error:
             self.gone, self.code = error.details() or "no text", error.code()

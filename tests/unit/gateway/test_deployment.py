@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.deployment.controller import GRACE_S, DeploymentController
+from gateway.deployment.folders import FolderEngines
 from gateway.deployment.observed import StoredEngines, StoredStages
 from gateway.deployment.planning import RETRY_S, Candidate, Planning
 from gateway.deployment.stage_times import StageTimes
@@ -22,7 +23,15 @@ from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import GATEWAY, EngineStore
 from synergai.core.routes.deployment import WantedEngine
 from synergai.core.routes.problem import Leg, Route
-from synergai.domain import AssignmentId, Configuration, Engine, EngineName, Session, WorkerId
+from synergai.domain import (
+    REMOVED,
+    AssignmentId,
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    WorkerId,
+)
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.names import is_stage, split_version, stage_positions
@@ -34,6 +43,8 @@ from tests.waiting import turns, until
 
 NET = EngineName("net")
 MODEL = "a" * 64
+WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=MODEL)
+TOO_LARGE = replace(WHOLE, fault="it is too large", too_large=True)
 
 
 def stored(
@@ -74,7 +85,7 @@ class World:
         self.loaded = True
         self.versions: dict[tuple[str, int], StoredVersion] = {}
         self.followers: list[Callable[[], object]] = []
-        self.catalogue = Catalogue(stored=self.files_of)
+        self.catalogue = Catalogue(model=self.model_of)
         self.workers = {WorkerId(name): make_worker(name) for name in ("a", "b", "c")}
         for worker in self.workers.values():
             worker.engines = {}
@@ -82,6 +93,7 @@ class World:
         self.faults: dict[str, str] = {}
         self.limits: dict[str, float] = {}
         self.cuts: list[tuple[int, ...]] = []
+        self.copied: list[tuple[str, EngineName]] = []
         self.turn = asyncio.Lock()
         self.loads: list[str] = []
         self.queued: set[EngineName] = set()
@@ -100,10 +112,14 @@ class World:
         """Start a controller, in place of one that has crashed."""
         self.followers = [self.fetch]
         self.resolved = Versions(self.catalogue)
+        folders = FolderEngines(
+            cast("EngineStore", self), self.catalogue, self.workers, self.copy, self.clock
+        )
         self.controller = DeploymentController(
             cast("EngineStore", self),
             cast("Planning", self),
             cast("Workshop", self),
+            folders,
             self.resolved,
             self.workers,
             self.load,
@@ -115,15 +131,16 @@ class World:
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             await self.controller.look()
+            await turns(1)
             await self.controller._tasks.wait()
             await self.controller._loading.wait()
             self.clock.now += 0.5
 
     # --- the store --------------------------------------------------------------------------
 
-    def files_of(self, engine: EngineName) -> set[str]:
+    def model_of(self, engine: EngineName) -> str:
         found = self.of(engine)
-        return set() if found is None else {found.model_sha256}
+        return "" if found is None else found.model_sha256
 
     def of(self, engine: EngineName) -> StoredVersion | None:
         name, version = split_version(engine)
@@ -136,6 +153,10 @@ class World:
         self.versions[version.engine, version.version] = version
         for follower in self.followers:
             follower()
+
+    async def copy(self, worker: ConnectedWorker, engine: EngineName) -> None:
+        self.copied.append((worker.id, engine))
+        await asyncio.Event().wait()
 
     async def set_placement(
         self, _caller: object, engine: str, version: int, placement: tuple[str, ...]
@@ -152,14 +173,14 @@ class World:
     # --- the workers ------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Let the workers have what is placed on them."""
+        """Let the workers have the stages that are placed on them."""
         for worker in self.workers.values():
             placed = {
                 each.name
                 for each in self.versions.values()
-                if f"worker={worker.id}" in each.placement
+                if f"worker={worker.id}" in each.placement and is_stage(each.engine)
             }
-            for name in worker.engines.keys() - placed:
+            for name in set(filter(is_stage, worker.engines)) - placed:
                 del worker.engines[name]
                 self.catalogue.withdraw(worker.id, name)
             for name in placed - worker.engines.keys():
@@ -553,30 +574,35 @@ async def test_several_stages_that_cannot_be_loaded_are_told_once(
 async def test_engine_that_has_proved_too_large_is_planned_with_less_memory() -> None:
     world = World()
     world.plans.append(wanted())
-    too_large = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, fault="it is too large")
-    world.offer(world.workers[WorkerId("a")], replace(too_large, too_large=True))
-    world.offer(world.workers[WorkerId("b")], replace(too_large, fault="it is corrupt"))
+    world.offer(world.workers[WorkerId("a")], TOO_LARGE)
+    world.offer(world.workers[WorkerId("b")], replace(WHOLE, fault="it is corrupt"))
     await world.look(3)
     assert list(world.limits) == ["a"]
 
 
-async def test_engine_that_fits_no_worker_and_is_not_in_the_store_is_told() -> None:
-    world, big = World(), EngineName("big")
-    too_large = replace(stage(0, 9), name=big, stage_of="", stage_end=0, fault="it is too large")
-    too_large = replace(too_large, too_large=True)
-    world.offer(world.workers[WorkerId("a")], too_large)
+async def test_engine_of_a_model_directory_is_copied_and_its_stages_deployed() -> None:
+    world = World()
+    del world.versions[NET, 1]
+    world.offer(world.workers[WorkerId("b")], TOO_LARGE)
+    await world.look(2)
+    assert world.copied == [("b", NET)]
     [told] = world.controller.deployments()
-    assert (told.engine, told.state) == (big, "failed")
-    assert "'synergai engines push'" in told.fault
-    world.offer(world.workers[WorkerId("a")], replace(too_large, backend="tensorflow"))
-    assert world.controller.deployments() == []
-    world.offer(world.workers[WorkerId("a")], too_large)
-    world.offer(world.workers[WorkerId("b")], replace(too_large, fault="", too_large=False))
-    assert world.controller.deployments() == []
-    world.catalogue.withdraw(WorkerId("b"), big)
-    del world.workers[WorkerId("b")].engines[big]
-    world.versions[big, 1] = stored(big, pushed_by="me")
-    assert world.controller.deployments() == []
+    assert (told.engine, told.state, told.fault) == (NET, "planning", "")
+    world.put(stored(NET, ["worker=b"], pushed_by="worker b"))
+    await deployed(world)
+    assert world.copied == [("b", NET)]
+    world.offer(world.workers[WorkerId("b")], replace(WHOLE, fault=REMOVED))
+    await world.look(20)
+    assert world.versions == {}
+
+
+async def test_copy_is_placed_on_workers_that_may_hold_it_whole() -> None:
+    world = World()
+    world.offer(world.workers[WorkerId("b")], TOO_LARGE)
+    world.put(stored(NET, ["worker=b"], pushed_by="worker b"))
+    world.plans.append(wanted())
+    await world.look(2)
+    assert world.versions[NET, 1].placement == ("worker=a", "worker=b", "worker=c")
 
 
 async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
@@ -584,8 +610,7 @@ async def test_engine_that_a_worker_can_hold_again_runs_whole() -> None:
     world.plans.append(wanted())
     await world.look(10)
     assert world.stages() == DEPLOYED
-    whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=MODEL)
-    world.offer(world.workers[WorkerId("c")], whole)
+    world.offer(world.workers[WorkerId("c")], WHOLE)
     await world.look(10)
     assert world.loads[-1] == NET
     assert world.stages() == {}

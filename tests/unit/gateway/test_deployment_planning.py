@@ -26,6 +26,7 @@ from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, WorkerId
 from synergai.errors import NotFound, Overloaded
 from synergai.models.manifest import ManifestFile
+from synergai.v1 import common_pb2
 from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
@@ -142,6 +143,17 @@ async def test_engine_needs_stages_once_all_its_workers_have_failed_to_load_it(
     engines[NET] = WHOLE
     world.catalogue.update(WorkerId("b"), WHOLE)
     assert await world.names() == []
+
+
+async def test_copy_needs_no_try_of_workers_that_it_is_not_placed_on(world: World) -> None:
+    world.put(stored(NET, ["worker=a"], pushed_by="worker a"))
+    worker = world.workers[WorkerId("b")]
+    del worker.engines[NET]
+    assert await world.names() == [NET]
+    worker.placed["net", 1] = common_pb2.Placed(engine="net", version=1)
+    assert await world.names() == []
+    worker.placed["net", 1].state = common_pb2.PLACED_STATE_FAILED
+    assert await world.names() == [NET]
 
 
 async def test_engine_whose_stages_are_the_gateways_stays_planned_and_others_are_left(

@@ -1,7 +1,7 @@
 """The hub of a gateway in the agent's own process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ import pytest
 
 from gateway.serve.server import LocalConnection, LocalHub
 from gateway.server import Gateway
-from synergai.errors import Unavailable
-from synergai.v1 import hub_pb2
+from synergai.errors import Overloaded, Unavailable
+from synergai.v1 import hub_pb2, store_pb2
 from synergai.wire.work_messages import Orders, Reports, decode_reports
 from synergai.wire.work_transport import WorkPipe
 from tests.waiting import turns
@@ -27,6 +27,8 @@ class FakeHub:
     messages: int = 10
     streams_ended: int = 0
     pipes: dict[str, WorkPipe] = field(default_factory=dict)
+    sent: list[bytes] = field(default_factory=list)
+    lacks: store_pb2.MissingContent | None = None
 
     async def control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], _context: None
@@ -38,6 +40,15 @@ class FakeHub:
                 yield hub_pb2.GatewayControl(heartbeat_ack=ack)
         finally:
             self.streams_ended += 1
+
+    async def send(
+        self, chunks: AsyncIterator[hub_pb2.EngineChunk], _context: None
+    ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
+        self.sent.append((await anext(chunks)).engine.encode())
+        if self.lacks is None:
+            raise Overloaded("the store has no room")
+        yield store_pb2.OpenResponse(missing=[self.lacks])
+        self.sent += [chunk.data async for chunk in chunks]
 
     def serve(self, session: str, pipe: WorkPipe) -> None:
         self.pipes[session] = pipe
@@ -105,3 +116,17 @@ async def test_work_is_served_over_a_pipe() -> None:
         agent_end.send_message(Reports(started=[hub_pb2.Started()]))
     assert orders == [Orders(stops=[1])]
     assert reports == [Reports(started=[hub_pb2.Started()])]
+
+
+async def test_engine_is_sent_as_far_as_the_store_lacks_it() -> None:
+    async def read(missing: Iterable[store_pb2.MissingContent]) -> AsyncGenerator[bytes, None]:
+        for each in missing:
+            yield each.sha256.encode()
+
+    fake, head = FakeHub(), hub_pb2.EngineChunk(engine="net")
+    async with open_hub(fake).connect() as connection:
+        with pytest.raises(Overloaded):
+            await connection.send(head, read)
+        fake.lacks = store_pb2.MissingContent(sha256="a")
+        await connection.send(head, read)
+    assert fake.sent == [b"net", b"net", b"a"]

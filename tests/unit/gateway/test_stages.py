@@ -1,7 +1,6 @@
 """Engines that run in stages."""
 
 import asyncio
-from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -117,10 +116,6 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
         versions.find("net")
 
 
-def _files_of(files: set[str], engine: EngineName) -> set[str]:
-    return files if engine == NET else set()
-
-
 @pytest.mark.parametrize(("pending", "otherwise"), [(False, EngineUnusable), (True, EnginePending)])
 def test_engine_that_no_worker_can_run_whole_is_in_stages_of_the_stored_model(
     pending: bool,
@@ -129,7 +124,7 @@ def test_engine_that_no_worker_can_run_whole_is_in_stages_of_the_stored_model(
     whole = replace(Route((stage(0, 4), stage(4, 9))).whole, name=EngineName("net"))
     faulty = replace(whole, fault="it is too large", pending=pending)
     for digest, error in (("a" * 64, EngineInStages), ("b" * 64, otherwise)):
-        catalogue = Catalogue(stored=partial(_files_of, {digest}))
+        catalogue = Catalogue(model={NET: digest}.__getitem__)
         for each in (stage(0, 4), stage(4, 9), faulty):
             catalogue.update(BOX, each)
         with pytest.raises(error) as raised:

@@ -23,6 +23,7 @@ from gateway.hub.store.files import Files, FsspecFiles, LocalFiles, Threads, ope
 from gateway.hub.store.store import GATEWAY, EngineStore
 from gateway.hub.store.transfers import ABANDONED_S, OWN, Push, Pushes, PushKey
 from gateway.journal.store import Deposed
+from synergai.domain import EngineName
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -251,6 +252,15 @@ def test_upload_continues_at_any_byte(
     asyncio.run(run())
 
 
+async def test_empty_file_is_complete_without_an_upload(local: Fixture) -> None:
+    store = await local.start()
+    pushed = folder(samples=b"")
+    _, _, missing = await store.open(ME, "a", 1, pushed.manifest)
+    assert [each.sha256 for each in missing] == [content_digest(MODEL)]
+    await push(store, "a", 1, pushed)
+    assert await store.read(content_digest(b""), 0, 10) == b""
+
+
 async def test_upload_with_a_wrong_digest_starts_again(local: Fixture) -> None:
     store = await local.start()
     await store.open(ME, "a", 1, folder().manifest)
@@ -472,6 +482,52 @@ async def test_version_that_the_gateway_has_made_belongs_to_who_places_it(at: Fi
     assert store.get("a", 1).pushed_by == GATEWAY.name
     await store.set_placement(ME, "a", 1, ("w2",))
     assert (await at.start()).get("a", 1).pushed_by == ME.name
+
+
+async def copy(store: EngineStore, pushed: Folder) -> None:
+    """Store an engine of the model directory of worker w."""
+    worker = operator("worker w", "a")
+    digest = await upload(store, "a", 1, pushed, worker)
+    await store.publish(worker, "a", 1, digest, ("worker=w",))
+
+
+async def test_copy_from_a_worker_gives_way_to_what_a_client_pushes_or_places(
+    at: Fixture,
+) -> None:
+    store = await at.start()
+    for pushed in (folder(), folder(b"another model")):
+        await copy(store, folder())
+        await store.set_placement(GATEWAY, "a", 1, ("w", "x"))
+        assert store.get("a", 1).source == "w"
+        await push(store, "a", 1, pushed)
+        found = (await at.start()).get("a", 1)
+        assert (found.pushed_by, found.source, found.placement) == ("me", "", ())
+        store = at.store
+        files = store.versions["a", 1].manifest.size + len(pushed.manifest)
+        assert store.used_bytes == files
+        await store.remove("a", 1)
+    await copy(store, folder())
+    await store.set_placement(ME, "a", 1, ("worker=x",))
+    assert (store.get("a", 1).pushed_by, store.get("a", 1).source) == ("me", "")
+
+
+async def test_copy_from_a_worker_vouches_for_no_file_and_no_version(at: Fixture) -> None:
+    store, name = await at.start(), EngineName("a")
+    await copy(store, folder())
+    assert store.model_of(name) == content_digest(MODEL)
+    assert (store.files_of(name), list(store.versions_of("a"))) == ((), [])
+    await push(store)
+    assert content_digest(MODEL) in store.files_of(name)
+    assert list(store.versions_of("a")) == [1]
+    await store.remove("a", 1)
+    assert store.model_of(name) == ""
+
+
+async def test_worker_copies_no_content_that_it_does_not_send(at: Fixture) -> None:
+    store = await at.start()
+    await push(store, "secret")
+    _, stored, missing = await store.open(operator("worker w", "a"), "a", 1, folder().manifest)
+    assert (stored, len(missing)) == (False, 2)
 
 
 async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> None:

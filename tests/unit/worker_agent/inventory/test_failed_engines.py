@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -447,6 +448,19 @@ async def test_engine_that_exceeds_the_memory_alone_is_too_large(
     async def inspect(_: EngineDefinition) -> EngineDescription:
         raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
 
+    (models / "one" / "engine.toml").write_text('routes = "auto"\n')
     engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
-    assert engine.too_large
+    assert (engine.too_large, engine.routes) == (True, "auto")
+    assert engine.digest == hashlib.sha256((models / "one" / "model.onnx").read_bytes()).hexdigest()
     assert engine_from_proto(engine_to_proto(engine)) == engine
+
+
+async def test_engine_that_cannot_be_loaded_now_has_its_digest_all_the_same(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
+        raise CrowdedOut("all engines used more than --memory-mb allows")
+
+    engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
+    assert engine.digest == hashlib.sha256((models / "one" / "model.onnx").read_bytes()).hexdigest()
+    assert engine.fault
