@@ -54,7 +54,7 @@ RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
-_SMALLER: Final = 0.9
+_SMALLER: Final = 0.95
 """Memory that is planned with, of what a stage would take that could not be loaded."""
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
