@@ -1,8 +1,8 @@
-"""Predict times of a class by those of the others: ``python -m benchmarks.unknown_classes``.
+"""Predict the times of a class from other classes: ``python -m benchmarks.unknown_classes``.
 
-Of the profile that the thesis allows to reconstruct, each class is left out in turn: all of its
-times, or all but those of one engine. Of a class left out, only the number of cores is known. The
-error that the product would show is that of the same among the other classes.
+Each class of the reconstructed profile is left out in turn, with all of its times, or all but those
+of one engine. Only its number of cores is known. The error that the product would show comes from
+leaving out the other classes in the same way.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def without_class(
     left_out: WorkerClass,
     kept: EngineName | None = None,
 ) -> list[LeftOut]:
-    """Predict the times of a class of which none, or only those of one engine, are known."""
+    """Predict the times of a class without measurements, or with those of one engine."""
     hidden = [each for each in known if each.worker_class == left_out and each.engine != kept]
     predicted = PredictedTimes([each for each in known if each not in hidden], works)
     return [

@@ -128,7 +128,7 @@ class FolderEngines:
 def is_outdated(
     copy: StoredVersion, catalogue: Catalogue, workers: Mapping[WorkerId, ConnectedWorker]
 ) -> bool:
-    """Return whether no worker has the file of a copy any more, or another one goes before it.
+    """Return whether a copy is no longer needed: its file is gone, or another one replaces it.
 
     A worker that cannot read or load its file at the moment still has it, as far as is known. What
     a worker can run from its own directory goes before a copy.

@@ -1,7 +1,7 @@
 """Measures links that nothing was sent over, before a plan sends tensors over them.
 
-The gateway sends zeros to a worker under a token that nobody waits for, or has one worker hold
-zeros that it or another worker asks for. An agent that does not know these orders ignores them.
+The gateway sends zeros to a worker under a token that nothing waits for, or lets one worker
+hold zeros that it or another worker pulls. An agent that does not know these orders ignores them.
 """
 
 from __future__ import annotations

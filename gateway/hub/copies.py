@@ -1,6 +1,6 @@
 """Engines of model directories that workers send into the store, as the gateway has asked them to.
 
-Such a version belongs to its worker until a client pushes or places it, and is placed on nobody.
+Such a version belongs to its worker until a client pushes or places it, and is placed on no worker.
 """
 
 from __future__ import annotations
