@@ -237,6 +237,7 @@ def build_deployment(
         fleet.versions,
         workers,
         fleet.model_control.load,
+        lambda worker: fleet.dispatcher.post(worker.engines_changed(), source=worker),
         fleet.dispatcher.core.queued_engines,
         jobs.submitted.engines,
         base.clock.now,

@@ -30,9 +30,11 @@ from gateway.deployment.observed import (
     answering_version,
     busy_engines,
     placed_on,
+    planned_bytes,
     stored_engines,
 )
 from gateway.deployment.planning import RETRY_S, Candidate
+from gateway.deployment.serving import ServingStages
 from gateway.hub.store.store import GATEWAY
 from synergai.core.routes.deployment import (
     DeploymentState,
@@ -41,7 +43,6 @@ from synergai.core.routes.deployment import (
     routes_of,
     stages_of,
 )
-from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.domain import WorkerId
 from synergai.errors import SynergaiError
 from synergai.names import by_version, engine_of_stage, split_version, stage_name, stage_positions
@@ -74,6 +75,7 @@ class DeploymentController:
     Args:
         workers: those of the fleet at any time.
         load: loads an engine on some of the workers that have it, or without any on all.
+        on_closed: called with a worker whose closed stages have changed.
         queued: returns the engines of the queries that wait for a worker.
         with_jobs: returns the engines whose jobs have not all ended.
     """
@@ -87,6 +89,7 @@ class DeploymentController:
         versions: Versions,
         workers: Mapping[WorkerId, ConnectedWorker],
         load: Callable[[EngineName, Collection[str]], Awaitable[None]],
+        on_closed: Callable[[ConnectedWorker], object],
         queued: Callable[[], Set[EngineName]],
         with_jobs: Callable[[], Set[EngineName]],
         clock: Callable[[], float],
@@ -112,6 +115,7 @@ class DeploymentController:
         self._making: dict[EngineName, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
         self._loading = Loading(workers, load, self._on_loaded)
+        self._serving = ServingStages(workers, versions.catalogue, on_closed)
         self._states: dict[EngineName, DeploymentState] = {}
         self._idle_since: dict[EngineName, float] = {}
         store.follow(self._on_stored_changed)
@@ -209,19 +213,25 @@ class DeploymentController:
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
             if not made.has_others and name not in candidates and self._is_left_over(name):
-                surplus |= _named(made, {})
+                surplus |= _named(made, ())
         for name, one in candidates.items():
             wanted = self._wanted.get(name)
             if wanted is None or not wanted.is_possible:
                 continue
             made = stages.get(name, StoredStages({}, has_others=False))
+            self._serving.want(name, stages_of(wanted.routes))
             try:
                 if await self._step(one, wanted, made):
-                    surplus |= _named(made, stages_of(wanted.routes))
+                    self._serving.set_loaded(name, stages_of(wanted.routes))
                     await self._place(name, stages_of(wanted.routes), made, narrow=True)
             except SynergaiError as error:
                 self._fail(name, str(error))
-        await self._retire(surplus)
+            if (loaded := self._serving.loaded(name)) is not None:
+                surplus |= _named(made, loaded.keys() | stages_of(wanted.routes).keys())
+        self._serving.keep_only(candidates)
+        retired = self._serving.apply(self._now_stored().stages)
+        self._catalogue.retire(retired | surplus.keys())
+        await self._remove_idle(surplus)
 
     def _plan(
         self,
@@ -265,6 +275,7 @@ class DeploymentController:
         if fault != before:
             _log.warning("engine %s is not deployed in stages: %s", engine, fault)
         self._faults[engine] = fault, self._clock() + RETRY_S
+        self._serving.restore(engine)
 
     def _is_left_over(self, engine: EngineName) -> bool:
         """Return whether nobody needs the stages of an engine that is not to be deployed."""
@@ -301,6 +312,7 @@ class DeploymentController:
         self._states[name] = "cutting" if missing else "loading" if is_able else "placing"
         if not is_able:
             self._loading.forget(name)
+            self._serving.restore(name)
         if (making := self._making.get(name)) is not None:
             if making.done():
                 del self._making[name]
@@ -312,9 +324,9 @@ class DeploymentController:
             make = self._make(one.stored, wanted, stages, missing)
             self._making[name] = self._tasks.start_awaited(make)
             return False
-        if await self._place(name, stages, made):
+        if await self._place(name, stages, made) or not is_able:
             return False
-        if not is_able or not self._is_loaded(name, stages):
+        if not self._is_loaded(name, stages):
             return False
         self._states[name] = "deployed"
         self._faults.pop(name, None)
@@ -346,7 +358,7 @@ class DeploymentController:
         for worker in one.workers:
             engine = worker.engines.get(one.stored.name)
             if engine is not None and engine.too_large:
-                self._planning.limit(worker, _memory_bytes(one.stored))
+                self._planning.limit(worker, planned_bytes(one.stored))
 
     async def _place_copy(self, one: Candidate) -> None:
         """Place an engine of a model directory on the workers that have not tried to hold it."""
@@ -398,18 +410,19 @@ class DeploymentController:
                     able = False
                 if engine is not None and engine.fault and not engine.pending:
                     faults.append(f"stage {name} on worker {worker.id}: {engine.fault}")
-                    self._planning.limit(worker, _memory_bytes(made.made[stage]))
+                    self._planning.limit(worker, planned_bytes(made.made[stage]))
         if faults:  # the same one at each look, which is logged once
             self._fail(stored.name, min(faults))
         return able
 
     def _is_loaded(self, engine: EngineName, stages: Stages) -> bool:
         """Return whether stages, or the whole engine, are loaded; otherwise, have that done."""
-        if not self._loading.has(engine, stages):
-            if not self._has_to_wait(engine):
-                self._loading.start(engine, stages)
-            return False
-        return True
+        if self._loading.has(engine, stages):
+            return True
+        stored = self._now_stored().stages
+        if not self._has_to_wait(engine) and self._serving.make_room(engine, stored):
+            self._loading.start(engine, stages)
+        return False
 
     def _on_loaded(self, engine: EngineName, fault: str) -> None:
         if fault:
@@ -417,9 +430,8 @@ class DeploymentController:
         else:
             self._faults.pop(engine, None)
 
-    async def _retire(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
-        """Let no query begin in some stages; remove those in which none runs or waits any more."""
-        self._catalogue.retire(surplus.keys())
+    async def _remove_idle(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
+        """Remove the stages in which no query runs or waits any more."""
         busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
         busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
         self._idle_since = {
@@ -431,14 +443,9 @@ class DeploymentController:
                 await self._store.remove(surplus[name].engine, surplus[name].version)
 
 
-def _memory_bytes(stored: StoredVersion) -> float:
-    """Return the memory that a version is planned with, by the size of its files."""
-    return HOST_BYTES + SESSION_PER_WEIGHT * stored.manifest.size
-
-
-def _named(made: StoredStages, wanted: Stages) -> dict[EngineName, StoredVersion]:
-    """Return the stages that are not wanted, by name."""
-    others = (stored for stage, stored in made.made.items() if stage not in wanted)
+def _named(made: StoredStages, kept: Collection[Stage]) -> dict[EngineName, StoredVersion]:
+    """Return the stages that are not kept, by name."""
+    others = (stored for stage, stored in made.made.items() if stage not in kept)
     return {stored.name: stored for stored in others}
 
 

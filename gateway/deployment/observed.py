@@ -10,6 +10,7 @@ import msgspec
 from gateway.fleet.links import known_links, with_peers
 from gateway.hub.store.store import GATEWAY as OWNER
 from synergai.core.routes.deployment import Cutting
+from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
 from synergai.errors import SynergaiError
 from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.names import engine_of_stage, is_stage, split_version, stage_positions, versioned
@@ -178,6 +179,11 @@ async def cutting_of(store: EngineStore, stored: StoredVersion, default: Cutting
     except (ValueError, msgspec.ValidationError):  # agents say what is wrong with the file
         return default
     return cutting
+
+
+def planned_bytes(stored: StoredVersion) -> float:
+    """Return the memory that a version is planned with, by the size of its files."""
+    return HOST_BYTES + SESSION_PER_WEIGHT * stored.manifest.size
 
 
 def busy_engines(workers: Iterable[ConnectedWorker]) -> set[EngineName]:

@@ -339,7 +339,7 @@ class JobRoutes:
         offered = {
             stage.name: positions
             for positions, stage in candidates.items()
-            if stage.name in worker.usable_engines
+            if stage.name in worker.open_engines
         }
         recent = self._observed.get(worker.id, {})
         seen = {

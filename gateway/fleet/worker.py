@@ -203,6 +203,7 @@ class ConnectedWorker:
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         forgotten: engines that an operator removed from both, until its agent describes them again.
+        closed: stages that it has, and in which nothing is to run there now.
         placed: engine versions of the store that are placed on it, as last reported.
         being_removed: engines that were placed on it until then, whose removal was asked for.
         fetchable: digests of their manifests and files.
@@ -247,6 +248,7 @@ class ConnectedWorker:
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     being_removed: set[EngineName] = field(default_factory=set)
     forgotten: set[EngineName] = field(default_factory=set)
+    closed: frozenset[EngineName] = frozenset()
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()
     fetches: int = 0
@@ -273,6 +275,11 @@ class ConnectedWorker:
     def usable_engines(self) -> frozenset[EngineName]:
         """Names of the engines without a fault."""
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)
+
+    @property
+    def open_engines(self) -> frozenset[EngineName]:
+        """Names of the engines that may run."""
+        return self.usable_engines - self.closed
 
     @property
     def variants(self) -> dict[EngineName, tuple[Variant, ...]]:
@@ -314,7 +321,7 @@ class ConnectedWorker:
         return Worker(
             id=self.id,
             worker_class=self.worker_class,
-            engines=self.usable_engines,
+            engines=self.open_engines,
             configurations=self.configurations,
             sessions=frozenset(self.sessions),
             power_mode=self.power.mode,
@@ -332,5 +339,5 @@ class ConnectedWorker:
     def engines_changed(self) -> EnginesChanged:
         """Return the event that its engines changed."""
         return EnginesChanged(
-            self.id, self.usable_engines, self.variants, self.file_variants, self.query_s
+            self.id, self.open_engines, self.variants, self.file_variants, self.query_s
         )

@@ -115,9 +115,11 @@ class StagedRequests:
         return None
 
     def is_gone(self, stage: Engine) -> bool:
-        """Return whether a stage has been replaced, and no worker can run it."""
-        catalogue = self._versions.catalogue
-        return stage.name in catalogue.stages.retired and catalogue.whole(stage.name) is None
+        """Return whether a stage has been replaced, and no worker is to run it."""
+        workers = self.inference.dispatcher.workers.values()
+        return stage.name in self._versions.catalogue.stages.retired and not any(
+            stage.name in worker.open_engines for worker in workers
+        )
 
     def now_s(self, engine: Engine) -> float:
         """Return the time that an engine would take now; as inspected, if no more is known."""

@@ -123,6 +123,7 @@ class World:
             self.resolved,
             self.workers,
             self.load,
+            lambda _: None,
             lambda: self.queued,
             lambda: self.with_jobs,
             self.clock,
@@ -252,6 +253,13 @@ class World:
             if is_stage(each.engine)
         }
 
+    def closed(self) -> Mapping[str, set[str]]:
+        return {
+            name: {stage.partition(".s")[2] for stage in worker.closed}
+            for name, worker in self.workers.items()
+            if worker.closed
+        }
+
     def chain(self) -> list[tuple[int, int]]:
         return [stage_positions(each.name) for each in self.catalogue.chain(NET)]
 
@@ -288,6 +296,97 @@ async def test_stages_that_are_no_longer_wanted_serve_until_the_others_are_loade
         assert world.chain() != []
     assert chains[-1] == [(0, 6), (6, 9)]
     assert world.stages() == MOVED
+
+
+async def test_workers_run_no_stage_that_is_not_loaded_while_another_one_serves() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(OTHER)
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.chain() == [(0, 4), (4, 9)]
+    assert world.closed() == {"b": {"0-6"}, "c": {"6-9"}}
+    world.workers[WorkerId("c")].sessions.add(Session(EngineName("net.s6-9"), Configuration(1)))
+    await world.look(2)
+    assert world.chain() == [(0, 6), (6, 9)]
+    assert world.closed() == {}
+
+
+async def test_worker_that_shares_a_stage_runs_it_once_it_is_loaded_there() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("a", 0, 4), ("c", 4, 9)]))
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.closed() == {"c": {"4-9"}}
+    assert world.workers[WorkerId("c")].usable_engines == {"net.s4-9"}
+    assert world.workers[WorkerId("c")].open_engines == set()
+
+
+async def test_stage_of_a_plan_that_was_given_up_is_removed_before_the_next_is_deployed() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(wanted([("a", 0, 2), ("c", 2, 9)]))
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.stages() == DEPLOYED | {"0-2": ("a",), "2-9": ("c",)}
+    world.plans.append(OTHER)
+    for _ in range(10):
+        await world.controller.look()
+        await asyncio.sleep(0)
+        world.clock.now += 0.5
+    assert world.stages() == DEPLOYED | MOVED
+    assert world.chain() == [(0, 4), (4, 9)]
+
+
+def with_little_memory(world: World, name: str) -> ConnectedWorker:
+    """Give a worker memory for one stage, not for two."""
+    worker = world.workers[WorkerId(name)]
+    worker.memory_limit_bytes = 100_000_000
+    return worker
+
+
+async def test_queries_wait_where_there_is_no_memory_for_the_former_and_the_new_stage() -> None:
+    world = await deployed(World())
+    worker = with_little_memory(world, "b")
+    worker.in_flight[AssignmentId(1)] = AssignmentProgress(new_assignment(1, "net.s4-9", "b"), 0.0)
+    world.plans.append(OTHER)
+    loads = len(world.loads)
+    await world.look(8)
+    assert world.closed() == {"a": {"0-4"}, "b": {"4-9"}}
+    assert world.loads[loads:] == []
+    worker.in_flight.clear()
+    await world.look(2)
+    assert world.loads[loads:] == ["net.s0-6", "net.s6-9"]
+    assert world.chain() == [(0, 6), (6, 9)]
+    assert world.stages() == MOVED | DEPLOYED
+
+
+async def test_former_stages_run_again_if_the_new_ones_cannot_be_loaded_in_their_place() -> None:
+    world = await deployed(World())
+    with_little_memory(world, "b")
+    world.crowded.add("c")
+    world.plans.append(OTHER)
+    await world.look(8)
+    assert [each.state for each in world.controller.deployments()] == ["failed"]
+    assert world.chain() == [(0, 4), (4, 9)]
+    assert world.closed() == {"b": {"0-6"}, "c": {"6-9"}}
+
+
+async def test_new_stages_run_at_once_if_the_former_ones_no_longer_make_up_the_engine() -> None:
+    world = await deployed(World())
+    del world.workers[WorkerId("a")]
+    world.catalogue.withdraw(WorkerId("a"), EngineName("net.s0-4"))
+    world.slow.add("c")
+    world.plans.append(OTHER)
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.chain() == [(0, 6), (6, 9)]
+    assert world.closed() == {"b": {"4-9"}}
 
 
 async def test_stage_is_not_removed_while_queries_run_in_it() -> None:

@@ -1,0 +1,161 @@
+"""The stages in which queries run, while others are made, placed and loaded that replace them.
+
+Workers have stages of former, present and wanted plans. If queries began in all of them, a worker
+with little memory would load one after the other. So queries run in the stages that were last
+loaded, until those that are wanted are loaded as well. Where a worker has not the memory for both,
+or the former ones no longer make up the engine, the former ones are closed first: queries wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
+from synergai.domain import WorkerId
+from synergai.names import stage_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from gateway.deployment.observed import StoredStages
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.core.routes.deployment import Stage, Stages
+    from synergai.domain import EngineName
+
+_log = logging.getLogger(__name__)
+
+
+class ServingStages:
+    """Decides in which stages of engines queries run.
+
+    Args:
+        workers: those of the fleet at any time.
+        on_closed: called with a worker whose closed stages have changed.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        catalogue: Catalogue,
+        on_closed: Callable[[ConnectedWorker], object],
+    ) -> None:
+        self._workers = workers
+        self._catalogue = catalogue
+        self._on_closed = on_closed
+        # By engine: the stages that were last loaded, none if it ran whole; those in which queries
+        # run; and those in which they did before, which end there.
+        self._loaded: dict[EngineName, Stages] = {}
+        self._open: dict[EngineName, Stages] = {}
+        self._former: dict[EngineName, Stages] = {}
+        self._wanted: dict[EngineName, Stages] = {}
+        # Engines whose former stages are closed, so that there is room for those that are wanted.
+        self._making_room: set[EngineName] = set()
+
+    def loaded(self, engine: EngineName) -> Stages | None:
+        """Return the stages of an engine that were last loaded; None if that is not known."""
+        return self._loaded.get(engine)
+
+    def keep_only(self, engines: Collection[EngineName]) -> None:
+        """Forget all other engines."""
+        for engine in self._loaded.keys() - engines:
+            del self._loaded[engine]
+            self.restore(engine)
+            for each in (self._open, self._former, self._wanted):
+                each.pop(engine, None)
+
+    def set_loaded(self, engine: EngineName, stages: Stages) -> None:
+        """Let queries of an engine run in stages that are loaded."""
+        if self._loaded.get(engine) != stages:
+            self._former[engine] = self._open.get(engine, {})
+        self._loaded[engine] = self._open[engine] = stages
+        self.restore(engine)
+
+    def restore(self, engine: EngineName) -> None:
+        """Let queries run in the former stages again, after the others could not be loaded."""
+        self._making_room.discard(engine)
+
+    def want(self, engine: EngineName, stages: Stages) -> None:
+        """Set the stages that are to replace those of an engine."""
+        self._wanted[engine] = stages
+
+    def make_room(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
+        """Return whether the wanted stages may be loaded; if not, once queries have ended."""
+        if not self.loaded(engine) or self._fits(engine, stored):
+            return True
+        if engine not in self._making_room:
+            self._making_room.add(engine)
+            _log.info(
+                "engine %s: queries wait until its new stages are loaded, for which there is no "
+                "memory beside the former ones",
+                engine,
+            )
+        self.apply(stored)
+        ids = {WorkerId(each) for _, each in _pairs(self._wanted[engine])}
+        workers = map(self._workers.get, ids)
+        return not any(
+            worker is not None and worker.closed & busy_engines([worker]) for worker in workers
+        )
+
+    def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
+        """Close the stages in which nothing is to run; return those in which no query begins."""
+        closed: defaultdict[str, set[EngineName]] = defaultdict(set)
+        retired: set[EngineName] = set()
+        for engine in self._loaded.keys() & stored.keys():
+            loaded = self._loaded[engine]
+            if engine in self._making_room or not self._answers(engine, loaded):
+                self._open[engine] = self._wanted.get(engine, loaded)
+                self._former.pop(engine, None)
+            else:
+                self._open[engine] = loaded
+            running, former = self._open[engine], self._former.get(engine, {})
+            for stage, workers in stored[engine].placed.items():
+                name = stage_name(engine, *stage)
+                if stage not in running:
+                    retired.add(name)
+                for worker in workers - running.get(stage, set()) - former.get(stage, set()):
+                    closed[worker].add(name)
+        for connected in self._workers.values():
+            now_closed = frozenset(closed[connected.id])
+            if connected.closed != now_closed:
+                connected.closed = now_closed
+                self._on_closed(connected)
+        return retired
+
+    def _answers(self, engine: EngineName, stages: Stages) -> bool:
+        """Return whether stages make up an engine on the workers that there are."""
+        if not stages:
+            return self._catalogue.whole(engine) is not None
+        reached = {0}
+        for first, last in sorted(stages):
+            name = stage_name(engine, first, last)
+            workers = (self._workers.get(WorkerId(each)) for each in stages[first, last])
+            if first in reached and any(
+                worker is not None and not worker.draining and name in worker.usable_engines
+                for worker in workers
+            ):
+                reached.add(last)
+        return max(last for _, last in stages) in reached
+
+    def _fits(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
+        """Return whether all workers have the memory for the wanted stages beside all others."""
+        wanted, now = self._wanted[engine], self._loaded[engine]
+        added = {
+            (stage, each) for stage in wanted for each in wanted[stage] - now.get(stage, set())
+        }
+        needed: defaultdict[str, float] = defaultdict(float)
+        for name, stages in {**self._open, engine: now}.items():
+            for stage, worker in _pairs(stages) | (added if name == engine else set()):
+                if name in stored and (version := stored[name].made.get(stage)) is not None:
+                    needed[worker] += planned_bytes(version)
+        return all(
+            worker is None or needed[worker.id] <= (memory_bytes(worker) or math.inf)
+            for worker in {self._workers.get(WorkerId(each)) for _, each in added}
+        )
+
+
+def _pairs(stages: Stages) -> set[tuple[Stage, str]]:
+    return {(stage, worker) for stage in stages for worker in stages[stage]}
