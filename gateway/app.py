@@ -155,7 +155,13 @@ async def build_agents(
     stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state, storage.save_state)
     stack.push_async_callback(rules.close)
-    pacer = Pacer(BYTES_PER_S, BUSY_BYTES_PER_S, lambda: dispatcher.busy, base.clock.now)
+    stages = fleet.catalogue.stages
+    pacer = Pacer(
+        BYTES_PER_S,
+        BUSY_BYTES_PER_S,
+        lambda: dispatcher.busy and not stages.degraded,  # those that replace stages are urgent
+        base.clock.now,
+    )
     placements = Placements(store, connections, rules, pacer)
     copies = EngineCopies(store, connections, rules, pacer)
     work_streams = WorkStreams(

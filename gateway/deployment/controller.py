@@ -185,6 +185,7 @@ class DeploymentController:
             await self._tasks.close()
             await self._folders.close()
             await self._planning.tasks.close()
+            await self._workshop.processes.close()
             await self._loading.close()
 
     async def _try_to_look(self) -> None:

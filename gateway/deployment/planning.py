@@ -14,7 +14,6 @@ from gateway.deployment.observed import (
     memory_bytes,
     wanted_versions,
 )
-from gateway.deployment.planning_process import plan
 from gateway.deployment.probing import LinkProbes
 from gateway.deployment.stage_times import CHANGE, StageTimes
 from gateway.fleet.links import known_links
@@ -52,6 +51,8 @@ SETTLE_S: Final = 1.0
 """Time for which engines and workers have to stay as they are until they are planned for."""
 RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
+_MOST_OUTDATED: Final = 3
+"""Plans in a row that are not followed, as engines or workers have changed meanwhile."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
@@ -149,6 +150,7 @@ class Planning:
         self._seen_at = 0.0
         self._planned: Sequence[object] = ()
         self._again_at = 0.0
+        self._outdated = 0
         # Why the last plan was not the first one.
         self._cause: _Cause | None = None
         # Figures that were planned with, and pauses of some, with their ends.
@@ -266,8 +268,14 @@ class Planning:
             limits,
         )
         is_due, cause = self._is_due(seen, figures)
-        if self._under_way is not None:
-            return self._end(self._under_way) if self._under_way.done() else None
+        if (ended := self._under_way) is not None:
+            if not ended.done():
+                return None
+            self._under_way = None
+            self._outdated = self._outdated + 1 if seen != self._planned else 0
+            if ended.exception() or self._outdated in (0, _MOST_OUTDATED):
+                self._outdated = 0
+                return self._end(ended)
         if is_due:
             self._planned, self._figures, self._cause = seen, figures, cause
             work = self._plan(candidates, stages, list(workers.values()), limits)
@@ -289,7 +297,8 @@ class Planning:
             return [], faults
         found: list[WantedEngine] = []
         for _ in range(_MOST_PLANS):
-            found = await plan(self._order(brought, stages, fleet_of(workers, limits)))
+            order = self._order(brought, stages, fleet_of(workers, limits))
+            found = await self._workshop.processes.plan(order)
             self.plans += 1
             if not await self._probes.measure(found):
                 break
@@ -305,7 +314,7 @@ class Planning:
 
     def _end(self, task: asyncio.Task[_Ended]) -> list[WantedEngine]:
         """Return what a plan that has ended wants; it is made again if not all could be read."""
-        self._under_way, self._again_at = None, self._clock() + RETRY_S
+        self._again_at = self._clock() + RETRY_S
         found, faults = task.result()
         if not faults:
             self._again_at = math.inf

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from synergai.core.routes.deployment import WantedEngine
 
 LOOK_S: Final = 0.1
-LOOKS: Final = 50
-"""Looks whether a link is known by now, after which a plan no longer waits for it."""
+LOOKS: Final = 15
+"""Looks whether a link is known by now, after which a plan no longer waits for it. It is made again
+once the link is known."""
 AGAIN_S: Final = 60.0
 """Time until a link is probed again."""
 

@@ -102,10 +102,13 @@ class ServingStages:
 
     def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
         """Close the stages in which nothing is to run; return those in which no query begins."""
+        self._catalogue.stages.degraded = False
         closed: defaultdict[str, set[EngineName]] = defaultdict(set)
         retired: set[EngineName] = set()
         for engine in self._loaded.keys() & stored.keys():
             loaded = self._loaded[engine]
+            if not all(self._can_run(engine, *pair) for pair in _pairs(loaded)):
+                self._catalogue.stages.degraded = True
             if engine in self._making_room or not self._answers(engine, loaded):
                 self._open[engine] = self._wanted.get(engine, loaded)
                 self._former.pop(engine, None)
@@ -130,15 +133,19 @@ class ServingStages:
         if not stages:
             return self._catalogue.whole(engine) is not None
         reached = {0}
-        for first, last in sorted(stages):
-            name = stage_name(engine, first, last)
-            workers = (self._workers.get(WorkerId(each)) for each in stages[first, last])
+        for stage in sorted(stages):
+            first, last = stage
             if first in reached and any(
-                worker is not None and not worker.draining and name in worker.usable_engines
-                for worker in workers
+                self._can_run(engine, stage, each) for each in stages[stage]
             ):
                 reached.add(last)
         return max(last for _, last in stages) in reached
+
+    def _can_run(self, engine: EngineName, stage: Stage, worker_id: str) -> bool:
+        """Return whether a worker is there that can run a stage."""
+        worker = self._workers.get(WorkerId(worker_id))
+        name = stage_name(engine, *stage)
+        return worker is not None and not worker.draining and name in worker.usable_engines
 
     def _fits(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
         """Return whether all workers have the memory for the wanted stages beside all others."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.deployment.planning_process import split
+from gateway.deployment.planning_process import PlanningProcesses
 from gateway.hub.store.store import GATEWAY
 from gateway.hub.store.transfers import KEEP_FREE_BYTES, PushKey
 from synergai.errors import Overloaded
@@ -37,12 +37,14 @@ class Workshop:
     Attributes:
         models: the model directory.
         turn: held while an engine is cut; only one is at a time.
+        processes: those that plan and cut.
     """
 
     def __init__(self, store: EngineStore, models: Path) -> None:
         self._store = store
         self.models = models
         self.turn = asyncio.Lock()
+        self.processes = PlanningProcesses()
         # Held while engines come and go.
         self._moving = asyncio.Lock()
 
@@ -88,7 +90,7 @@ class Workshop:
     async def cut(self, engine: EngineName, cuts: tuple[int, ...]) -> AsyncIterator[None]:
         """Make the stages of an engine that is here between cuts, and remove them at the end."""
         try:
-            await split(self.models, engine, cuts)
+            await self.processes.split(self.models, engine, cuts)
             yield
         finally:
             await run_to_end(asyncio.to_thread(_remove_stages, self.models))

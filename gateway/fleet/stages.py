@@ -44,11 +44,13 @@ class StageChains:
     Attributes:
         any: whether a worker has had a stage of any engine.
         retired: stages in which queries do not begin any more.
+        degraded: whether an engine lacks workers of its stages, until it is deployed otherwise.
     """
 
     def __init__(self, in_service: Mapping[EngineName, Engine]) -> None:
         self.any = False
         self.retired: frozenset[EngineName] = frozenset()
+        self.degraded = False
         self._in_service = in_service
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)
         # By engine that was asked for, until one of its stages changes.

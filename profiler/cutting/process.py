@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,6 +80,13 @@ def read_cuts(model: Path) -> ModelCuts:
     Raises:
         InvalidInput: the file cannot be read.
     """
+    stat = model.stat() if model.exists() else None
+    return _read_cuts(model, (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else ())
+
+
+@lru_cache(maxsize=8)
+def _read_cuts(model: Path, _stamp: tuple[int, ...]) -> ModelCuts:
+    """Read a file once, until it changes."""
     return _run(model)
 
 

@@ -1,13 +1,13 @@
 """``python -m profiler.planning.live``: plans and cuts engines for a gateway, in a child process.
 
-A planner may be a plug-in, and a model comes from a client: neither may end or delay a gateway. The
-order is read from standard input and the answer written to standard output, both as JSON. A failure
-is one line of text on standard error.
+A planner may be a plug-in, and a model comes from a client: neither may end or delay a gateway.
+Each line of standard input is an order, and each one of standard output its answer, as JSON.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from statistics import fmean, median
@@ -25,6 +25,7 @@ from synergai.core.routes.deployment import (
     ObservedStage,
     Orders,
     PlanOrder,
+    Refusal,
     SplitOrder,
     WantedEngine,
 )
@@ -161,18 +162,21 @@ def split(order: SplitOrder) -> list[str]:
     return [definition.name for definition in made]
 
 
-def main() -> int:
-    """Execute the order on standard input, for the process whose id is the only argument."""
+def main() -> None:
+    """Execute the orders on standard input, for the process whose id is the only argument."""
     die_with_parent(int(sys.argv[1]))
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
-    try:
-        answer = plan(order) if isinstance(order, PlanOrder) else split(order)
-    except SynergaiError as error:
-        print(printable(str(error)), file=sys.stderr)  # noqa: T201 - the gateway shows it
-        return 1
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return 0
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a planner prints is no answer
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Orders)
+        answer: object
+        try:
+            answer = plan(order) if isinstance(order, PlanOrder) else split(order)
+        except SynergaiError as error:
+            answer = Refusal(printable(str(error)))
+        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

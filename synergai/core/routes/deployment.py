@@ -1,7 +1,7 @@
 """Deployments of engines in stages: what is to be planned, what is wanted, and the difference.
 
 A deployment says for each engine which stages run on which workers. It is planned in a process of
-its own, by `profiler.planning.live`, to which the gateway sends a `PlanOrder` as JSON.
+its own, by `profiler.planning.live`, to which the gateway sends orders as JSON.
 """
 
 from __future__ import annotations
@@ -104,6 +104,12 @@ class SplitOrder(Struct, frozen=True, kw_only=True, tag="split"):
     models: str
     name: EngineName
     cuts: tuple[int, ...]
+
+
+class Refusal(Struct, frozen=True):
+    """The answer to an order that cannot be executed, and why, for people."""
+
+    reason: str
 
 
 class EngineDeployment(Struct, frozen=True, kw_only=True):

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.deployment import planning, planning_process
+from gateway.deployment import planning_process
 from gateway.deployment.observed import stored_engines
 from gateway.deployment.planning import RETRY_S, Planning
-from gateway.deployment.planning_process import PlanFailed
+from gateway.deployment.planning_process import PlanFailed, PlanningProcesses
 from gateway.deployment.stage_times import RATE_WINDOWS, WINDOW_S, StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
@@ -55,10 +55,13 @@ class World:
             worker.memory_limit_bytes = 240_000_000
             worker.engines = {NET: replace(WHOLE, fault="it is too large")}
         self.workshop = SimpleNamespace(
-            bring=self.bring, tidy=self.nothing, models=Path(), turn=asyncio.Lock()
+            bring=self.bring,
+            tidy=self.nothing,
+            models=Path(),
+            turn=asyncio.Lock(),
+            processes=SimpleNamespace(plan=self.answer),
         )
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr(planning, "plan", self.answer)
         self.resolved = Versions(self.catalogue)
         self.planning = Planning(
             cast("EngineStore", self),
@@ -277,7 +280,7 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         await is_told.wait()
         return await answer(order)
 
-    world.monkeypatch.setattr(planning, "plan", slow)
+    world.workshop.processes.plan = slow
     candidates = await world.planning.candidates(engines, set())
     for _ in range(100):
         assert world.planning.plan(candidates, engines.stages) is None
@@ -289,6 +292,33 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
         WantedEngine(name=NET, reason="as asked")
     ]
     assert len(world.orders) == 1
+
+
+async def test_plan_for_workers_that_have_changed_meanwhile_is_not_followed(world: World) -> None:
+    answer = world.answer
+
+    async def change(order: PlanOrder) -> list[WantedEngine]:
+        if len(world.orders) < 2:
+            world.workers[WorkerId("a")].memory_limit_bytes -= 1_000_000
+        return await answer(order)
+
+    world.workshop.processes.plan = change
+    assert await world.look(4) == 1
+    assert world.found == []
+    assert await world.look(12) == 3
+    assert world.found[0].reason.endswith("planned again: the workers have changed")
+
+
+async def test_plan_is_followed_at_last_if_workers_change_all_the_time(world: World) -> None:
+    answer = world.answer
+
+    async def change(order: PlanOrder) -> list[WantedEngine]:
+        world.workers[WorkerId("a")].memory_limit_bytes -= 1_000_000
+        return await answer(order)
+
+    world.workshop.processes.plan = change
+    await world.look(20)
+    assert world.found != []
 
 
 @pytest.mark.parametrize("unreadable", ["file", "other"])
@@ -544,7 +574,7 @@ async def test_planner_that_fails_hangs_or_answers_nonsense_is_told(
     monkeypatch.setattr(planning_process, "_COMMAND", ("-c", program))
     monkeypatch.setattr(planning_process, "_PLAN_WITHIN_S", 0.5 if "sleep" in program else 60.0)
     with pytest.raises(PlanFailed, match=f"the planner 'own' has failed: .*{fault}"):
-        await planning_process.plan(an_order())
+        await PlanningProcesses().plan(an_order())
 
 
 async def test_planner_does_not_get_the_secrets_of_the_gateway(
@@ -556,6 +586,6 @@ async def test_planner_does_not_get_the_secrets_of_the_gateway(
     program = "import os, sys; sys.exit('gets ' + ' '.join(sorted(os.environ)))"
     monkeypatch.setattr(planning_process, "_COMMAND", ("-c", program))
     with pytest.raises(PlanFailed, match="PYTHONHASHSEED") as caught:
-        await planning_process.plan(an_order())
+        await PlanningProcesses().plan(an_order())
     assert "PGPASSWORD" not in str(caught.value)
     assert "AWS_SECRET_ACCESS_KEY" not in str(caught.value)

@@ -15,6 +15,7 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import VersionPolicy, Versions
+from gateway.fleet.worker import ConnectedWorker
 from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
@@ -35,7 +36,7 @@ from synergai.wire.arrays import build_request
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
-from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns, until
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -102,6 +103,7 @@ class FakeInference:
 
     def __init__(self) -> None:
         self.dispatcher = self.core = self
+        self.workers: dict[WorkerId, ConnectedWorker] = {}
         self.begun: list[Begun] = []
         self.counted: list[tuple[str, object]] = []
         self.seconds: dict[str, float] = {}
@@ -487,16 +489,23 @@ async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
     assert harness.inference.counted == [("net", EngineUnusable)]
 
 
-async def test_request_waits_for_no_replaced_stage_that_no_worker_can_run(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["closed", "withdrawn"])
+async def test_request_waits_for_no_replaced_stage_that_no_worker_is_to_run(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    worker = make_worker()
+    worker.engines = {STAGES[0].name: STAGES[0]}
+    harness.inference.workers = {worker.id: worker}
     result = harness.begin()
     await turns()
     redeploy(harness)
     await turns(20)
     assert len(harness.inference.begun) == 1
-    harness.versions.catalogue.withdraw(WorkerId("worker-0"), STAGES[0].name)
+    if end == "closed":
+        worker.closed = frozenset(worker.engines)
+    else:
+        worker.engines.clear()
     await until(lambda: len(harness.inference.begun) == 2)
     assert harness.inference.begun[0].abandoned
     assert harness.inference.begun[1].message.model_name == "net.s0-6"

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.deployment import workshop
 from gateway.deployment.workshop import Workshop
 from gateway.hub.store.files import LocalFiles
 from gateway.hub.store.store import EngineStore
@@ -101,8 +100,8 @@ async def cut_some(models: Path, name: EngineName, _cuts: tuple[int, ...]) -> li
 async def test_stages_are_there_until_they_have_been_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workshop, "split", cut_some)
     shop = Workshop(cast("EngineStore", Store()), tmp_path)
+    monkeypatch.setattr(shop.processes, "split", cut_some)
     await shop.bring(stored(NET))
     async with shop.cut(NET, (4,)):
         assert (tmp_path / "net.s4-9").exists()
@@ -112,13 +111,13 @@ async def test_stages_are_there_until_they_have_been_stored(
 async def test_stage_that_cannot_be_stored_leaves_nothing_of_its_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workshop, "split", cut_some)
     uploads = tmp_path / "uploads"
     store = EngineStore(
         LocalFiles(tmp_path / "store"), uploads, location="", remembered=tmp_path / "id"
     )
     await store.load()
     shop = Workshop(store, tmp_path / "workshop")
+    monkeypatch.setattr(shop.processes, "split", cut_some)
     shop.models.mkdir()
     append = store.append
 
