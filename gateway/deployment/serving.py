@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
 from synergai.domain import WorkerId
-from synergai.names import stage_name
+from synergai.names import stage_name, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from gateway.deployment.observed import StoredStages
     from gateway.fleet.catalogue import Catalogue
@@ -115,11 +115,12 @@ class ServingStages:
             else:
                 self._open[engine] = loaded
             running, former = self._open[engine], self._former.get(engine, {})
-            for stage, workers in stored[engine].placed.items():
+            ended = _pairs(stored[engine].placed) | set(self._offered(engine))
+            for stage, worker in ended - _pairs(running):
                 name = stage_name(engine, *stage)
                 if stage not in running:
                     retired.add(name)
-                for worker in workers - running.get(stage, set()) - former.get(stage, set()):
+                if worker not in former.get(stage, ()):
                     closed[worker].add(name)
         for connected in self._workers.values():
             now_closed = frozenset(closed[connected.id])
@@ -127,6 +128,12 @@ class ServingStages:
                 connected.closed = now_closed
                 self._on_closed(connected)
         return retired
+
+    def _offered(self, engine: EngineName) -> Iterator[tuple[Stage, str]]:
+        """Yield the stages that workers have, also for a moment after they left the store."""
+        for name in self._catalogue.stages.names(engine):
+            for worker in self._catalogue.workers_with(name):
+                yield stage_positions(name), worker
 
     def _answers(self, engine: EngineName, stages: Stages) -> bool:
         """Return whether stages make up an engine on the workers that there are."""

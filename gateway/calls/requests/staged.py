@@ -27,6 +27,7 @@ from synergai.errors import (
     TensorsLost,
     Unavailable,
 )
+from synergai.names import engine_of_stage
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.request_codec import serialise_request
@@ -114,10 +115,11 @@ class StagedRequests:
                 return request
         return None
 
-    def is_gone(self, stage: Engine) -> bool:
-        """Return whether a stage has been replaced, and no worker is to run it."""
+    def is_replaced(self, stage: Engine) -> bool:
+        """Return whether no worker is to run a stage, and its engine can run in others."""
         workers = self.inference.dispatcher.workers.values()
-        return stage.name in self._versions.catalogue.stages.retired and not any(
+        chains = self._versions.catalogue.open_chains(engine_of_stage(stage.name))
+        return any(stage not in chain for chain in chains) and not any(
             stage.name in worker.open_engines for worker in workers
         )
 
@@ -262,7 +264,7 @@ class StagedRequest:
     async def _answer(self, request: Request) -> Buffer:
         """Return the answer of a stage, as long as a worker may give it."""
         while not (await asyncio.wait([request.result], timeout=_LOOK_S))[0]:
-            if self._requests.is_gone(self._stage):
+            if self._requests.is_replaced(self._stage):
                 raise Unavailable(f"no worker can run {self._stage.name!r}, which was replaced")
         return request.result.result()
 

@@ -389,6 +389,16 @@ async def test_new_stages_run_at_once_if_the_former_ones_no_longer_make_up_the_e
     assert world.closed() == {"b": {"4-9"}}
 
 
+async def test_no_query_begins_in_a_removed_stage_that_a_worker_has_for_another_moment() -> None:
+    world = await deployed(World())
+    world.plans.append(wanted([("a", 0, 4), ("c", 4, 6), ("b", 6, 9)]))
+    await world.look(20)
+    assert world.stages() == {"0-4": ("a",), "4-6": ("c",), "6-9": ("b",)}
+    world.offer(world.workers[WorkerId("b")], stage(4, 9, of=MODEL))
+    await world.look()
+    assert world.chain() == [(0, 4), (4, 6), (6, 9)]
+
+
 async def test_stage_is_not_removed_while_queries_run_in_it() -> None:
     world = await deployed(World())
     world.plans.append(OTHER)
