@@ -43,7 +43,7 @@ from synergai.core.routes.deployment import (
     routes_of,
     stages_of,
 )
-from synergai.domain import WorkerId
+from synergai.domain import REMOVED, WorkerId
 from synergai.errors import SynergaiError
 from synergai.names import by_version, engine_of_stage, split_version, stage_name, stage_positions
 from synergai.runtime.tasks import TaskBag
@@ -409,7 +409,7 @@ class DeploymentController:
                 engine = worker.engines.get(name)
                 if engine is None or engine.fault:
                     able = False
-                if engine is not None and engine.fault and not engine.pending:
+                if engine is not None and engine.fault not in ("", REMOVED) and not engine.pending:
                     faults.append(f"stage {name} on worker {worker.id}: {engine.fault}")
                     self._planning.limit(worker, planned_bytes(made.made[stage]))
         if faults:  # the same one at each look, which is logged once

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gateway.fleet.links import known_links, with_peers
+from gateway.fleet.links import with_peers
 from gateway.hub.store.store import GATEWAY as OWNER
 from synergai.core.routes.deployment import Cutting
 from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.store import EngineStore
     from synergai.core.routes.deployment import Stage, Stages
     from synergai.core.routes.fleet import FleetFile
+    from synergai.core.routes.links import Link
     from synergai.domain import EngineName, WorkerId
 
 
@@ -116,10 +117,15 @@ def memory_bytes(worker: ConnectedWorker) -> int:
     return min(filter(None, limits), default=0)
 
 
-def fleet_of(workers: Sequence[ConnectedWorker], limits: Mapping[WorkerId, int]) -> FleetFile:
+def fleet_of(
+    workers: Sequence[ConnectedWorker],
+    known: Mapping[tuple[str, str], Link],
+    limits: Mapping[WorkerId, int],
+) -> FleetFile:
     """Return a fleet with its links, for a planner.
 
     Args:
+        known: links that were measured.
         limits: memory of workers that have turned out to have less than they say.
     """
     # Imported on demand: most gateways plan nothing.
@@ -139,7 +145,7 @@ def fleet_of(workers: Sequence[ConnectedWorker], limits: Mapping[WorkerId, int])
         least = min(known, default=0)
         return {"memory_mb": least / 1e6} if least else {}
 
-    links = with_peers(known_links(workers), {each.id for each in workers if each.peer_address})
+    links = with_peers(known, {each.id for each in workers if each.peer_address})
     names = [GATEWAY, *(worker.id for worker in workers)]
     pairs = []
     for source in names:

@@ -16,7 +16,6 @@ from gateway.deployment.observed import (
 )
 from gateway.deployment.probing import LinkProbes
 from gateway.deployment.stage_times import CHANGE, StageTimes
-from gateway.fleet.links import known_links
 from synergai.core.routes.deployment import (
     EngineOrder,
     PlanOrder,
@@ -24,6 +23,7 @@ from synergai.core.routes.deployment import (
     routes_of,
     slowdown,
 )
+from synergai.core.routes.links import GATEWAY
 from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage, split_version, stage_name
 from synergai.runtime.tasks import TaskBag
@@ -229,7 +229,7 @@ class Planning:
             for each in self.times.of(name)
         }
         if figures:  # links of an engine that nobody uses do not matter
-            figures |= _speeds(workers)
+            figures |= self._speeds(workers)
         if len(candidates) > 1:  # an engine gets all that its workers have otherwise
             figures |= {
                 _Cause("the load of", name, f"on {worker.id}"): slowdown(
@@ -239,6 +239,15 @@ class Planning:
                 for worker in one.workers
             }
         return figures
+
+    def _speeds(self, workers: Sequence[ConnectedWorker]) -> dict[_Cause, float]:
+        """Return the speeds of the links that are known."""
+        hosts = {GATEWAY, *(worker.id for worker in workers)}
+        return {
+            _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
+            for (source, target), link in self._probes.known().items()
+            if {source, target} <= hosts
+        }
 
     def plan(
         self,
@@ -257,7 +266,9 @@ class Planning:
         limits = {
             worker: limit
             for worker, (instance, limit) in self._limits.items()
-            if worker in workers and workers[worker].instance == instance
+            if worker in workers
+            and workers[worker].instance == instance
+            and limit < (memory_bytes(workers[worker]) or math.inf)
         }
         engines = candidates.keys() | stages.keys()
         self.times.observe(self._workers.values(), engines, self._clock())
@@ -297,12 +308,14 @@ class Planning:
             return [], faults
         found: list[WantedEngine] = []
         for _ in range(_MOST_PLANS):
-            order = self._order(brought, stages, fleet_of(workers, limits))
+            order = self._order(brought, stages, fleet_of(workers, self._probes.known(), limits))
             found = await self._workshop.processes.plan(order)
             self.plans += 1
-            if not await self._probes.measure(found):
+            # An engine that has lost workers is not to wait for that.
+            is_urgent = self._versions.catalogue.stages.degraded
+            if is_urgent or not await self._probes.measure(found):
                 break
-        self._figures |= _speeds(workers)
+        self._figures |= self._speeds(workers)
         return [self._with_unknown_links(each) for each in found], faults
 
     def _with_unknown_links(self, wanted: WantedEngine) -> WantedEngine:
@@ -402,14 +415,6 @@ def _change(figures: Mapping[_Cause, float], planned: Mapping[_Cause, float]) ->
         change = "is known" if before is None else "has risen" if figure > before else "has fallen"
         return what._replace(change=change)
     return None
-
-
-def _speeds(workers: Sequence[ConnectedWorker]) -> dict[_Cause, float]:
-    """Return the speeds of the links that are known."""
-    return {
-        _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
-        for (source, target), link in known_links(workers).items()
-    }
 
 
 def _without_version(engine: str) -> str:

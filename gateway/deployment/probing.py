@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker, Order
     from synergai.core.routes.deployment import WantedEngine
+    from synergai.core.routes.links import Link
 
 LOOK_S: Final = 0.1
 LOOKS: Final = 15
 """Looks whether a link is known by now, after which a plan no longer waits for it. It is made again
 once the link is known."""
+MOST_KNOWN: Final = 100_000
+"""Links that are remembered, of workers that have left as well."""
 AGAIN_S: Final = 60.0
 """Time until a link is probed again."""
 
@@ -47,10 +50,18 @@ class LinkProbes:
         self._workers = workers
         self._clock = clock
         self._probed_at: dict[_Pair, float] = {}
+        self._known: dict[_Pair, Link] = {}
+
+    def known(self) -> Mapping[_Pair, Link]:
+        """Return the links that were measured; a worker that returns is taken to have the same."""
+        self._known |= known_links(list(self._workers.values()))
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return self._known
 
     def unknown(self, wanted: Iterable[WantedEngine]) -> list[_Pair]:
         """Return the links of routes that were not measured, and can be."""
-        known = known_links(list(self._workers.values()))
+        known = self.known()
         links = with_peers(known, {each.id for each in self._workers.values() if each.peer_address})
         used = {
             pair

@@ -399,6 +399,17 @@ async def test_no_query_begins_in_a_removed_stage_that_a_worker_has_for_another_
     assert world.chain() == [(0, 4), (4, 6), (6, 9)]
 
 
+async def test_worker_that_is_still_removing_a_stage_has_not_failed_to_load_it() -> None:
+    world = await deployed(World())
+    world.faults["net.s6-9 on c"] = REMOVED
+    world.plans.append(OTHER)
+    await world.look(8)
+    assert (world.controller.deployments()[0].fault, world.limits) == ("", {})
+    world.offer(world.workers[WorkerId("c")], stage(6, 9, of=MODEL))
+    await world.look(2)
+    assert world.chain() == [(0, 6), (6, 9)]
+
+
 async def test_stage_is_not_removed_while_queries_run_in_it() -> None:
     world = await deployed(World())
     world.plans.append(OTHER)
