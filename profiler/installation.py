@@ -229,7 +229,9 @@ def _to_toml(value: Value) -> str:
     if isinstance(value, Mapping):
         pairs = (f"{json.dumps(key)} = {_to_toml(each)}" for key, each in value.items())
         return f"{{{', '.join(pairs)}}}"
-    # A printable JSON string is a valid TOML basic string, and so is a list of them.
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_to_toml, value))}]"
+    # A printable JSON string is a valid TOML basic string.
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -359,6 +359,8 @@ class Describer:
         self._keys[definition.name].add(key)
         self._digests.setdefault(definition.name, found.model)
         description = self._known.get(key)
+        if description is None and definition.name not in self._doubted:
+            description = _declared(definition)
         if description is None or definition.name in self._doubted:
             if (fault := self._fault(key)) is not None:
                 raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
@@ -392,6 +394,16 @@ class Describer:
         if fault is None or fault.version != self._agent_version:
             return None
         return None if self._now() - fault.at >= _TRY_AGAIN_S else fault.fault
+
+
+def _declared(definition: EngineDefinition) -> EngineDescription | None:
+    """Return what a stage declares of itself; None if it has to be loaded, also to count samples.
+
+    The gateway makes stages while an engine lacks workers, and has them loaded when there is room.
+    """
+    if definition.tensors is None or definition.samples or definition.max_batch > 1:
+        return None
+    return EngineDescription(definition.tensors.inputs, definition.tensors.outputs, samples=0)
 
 
 async def inspect_in_host(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from profiler.cutting.cuts import Cut, select_cuts
 from profiler.cutting.heads import StageHead, calibrate, check_labels, train_head
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from profiler.installation import Check
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
+    from synergai.models.formats.inspect import ModelDescription
     from synergai.names import EngineName
 
     Outputs: TypeAlias = Mapping[str, NDArray[np.float32]]
@@ -80,6 +81,7 @@ def split_engine(
     heads: Mapping[str, StageHead] | None = None,
     half: bool = False,
     replace: bool = False,
+    declare: bool = False,
 ) -> list[EngineDefinition]:
     """Make the stages of an engine between cuts, and return them; all of them, or none.
 
@@ -91,6 +93,7 @@ def split_engine(
         heads: those of early exits, by the tensor at which their stage ends.
         half: let the tensors between the stages be 16-bit floats.
         replace: replace existing stages.
+        declare: let the stages declare their tensors, so that agents do not load them to find out.
     """
     if not tensors:
         raise InvalidInput("name at least one tensor to cut the engine at")
@@ -114,12 +117,19 @@ def split_engine(
         write_stages(engine.definition.file, engine.digest, files, halved)
         for (stage, folder), file in zip(staged.items(), files, strict=True):
             description = describe(folder / _FILE)
-            _write(engine, folder, file, description.digest)
+            _write(engine, folder, file, description, declare=declare)
             check(folder.parents[1 if own else 0], stage, description)
     return [ModelDirectory(models).get(stage) for stage in staged]
 
 
-def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> None:
+def _write(
+    engine: CutEngine,
+    folder: Path,
+    file: StageFile,
+    description: ModelDescription,
+    *,
+    declare: bool,
+) -> None:
     """Give a stage the settings and inputs of its engine that are about this part."""
     definition = engine.definition
     others = read_other_keys(definition.folder) if definition.folder else {}
@@ -132,7 +142,11 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
     if not file.last or file.head:
         left_out.difference_update(_OF_OUTPUTS)
     kept = {key: value for key, value in others.items() if key not in left_out}
-    stage = {"file": _FILE, "sha256": sha256, "stage_of": engine.digest}
+    stage = {"file": _FILE, "sha256": description.digest, "stage_of": engine.digest}
+    if declare and not file.head:
+        contents = description.contents
+        ends = {"inputs": contents.inputs, "outputs": contents.outputs}
+        stage |= {"tensors": to_builtins(ends)}
     exits = {"exit": structs.asdict(file.head.exit)} if file.head else {}
     write_definition(folder, kept | stage | {"stage_end": len(engine.cuts) + 1} | exits)
 

@@ -154,11 +154,11 @@ def _at_positions(routes: Iterable[Route], places: Sequence[int]) -> tuple[Route
 
 
 def split(order: SplitOrder) -> list[str]:
-    """Make stages of an engine; return their names. The agents that get them load them first."""
+    """Make stages of an engine; return their names. The agents that get them load them."""
     models = Path(order.models)
     engine = cut_engine(models, order.name)
     tensors = [engine.cuts[number - 1].tensor for number in order.cuts]
-    made = split_engine(engine, models, tensors, lambda *_: None, replace=True)
+    made = split_engine(engine, models, tensors, lambda *_: None, replace=True, declare=True)
     return [definition.name for definition in made]
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, structs
 
-from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit, Origin
+from synergai.domain import MAX_BATCH, MAX_VARIANTS, Exit, Origin, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
@@ -155,11 +155,18 @@ MAX_DEFINITION_BYTES: Final = 64 << 10
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
 _MODEL_KEYS: Final = (
     *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
-    *("stage_of", "stage_end", "exit"),
+    *("stage_of", "stage_end", "exit", "tensors"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
 Text = Annotated[str, Meta(min_length=1)]
+
+
+class StageTensors(Struct, frozen=True, forbid_unknown_fields=True):
+    """The inputs and outputs of a stage, by which it is described before it is loaded."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,6 +190,7 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     routes: Literal["", "never", "needed", "auto"] = ""
     stage_end: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     exit: Exit | None = None
+    tensors: StageTensors | None = None
     inputs: tuple[Text, ...] = ()
     outputs: tuple[Text, ...] = ()
     signature: Text = ""
@@ -242,6 +250,8 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise InvalidInput(
                 f"{DEFINITION_FILE}: exit is for stages; make some with 'synergai engines exits'"
             )
+        if self.tensors is not None and not self.stage_of:
+            raise InvalidInput(f"{DEFINITION_FILE}: tensors is for stages")
 
 
 def _check_distinct(fault: str, values: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from synergai.domain import Exit
-    from synergai.models.definition import DefinitionFile, WarmUpInput
+    from synergai.models.definition import DefinitionFile, StageTensors, WarmUpInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,7 @@ class EngineDefinition:
         stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
         stage_end: Of a stage, the number of the last position in the whole model.
         exit: Of a stage, its early exit; None without any.
+        tensors: Of a stage, its inputs and outputs; None if loading it has to tell.
         preprocess: How encoded images become its input, see `synergai.models.processing`; empty
             if it accepts tensors only.
         postprocess: The output derived on request, see `synergai.models.processing`; empty for
@@ -112,6 +113,7 @@ class EngineDefinition:
     stage_of: str = ""
     stage_end: int = 0
     exit: Exit | None = None
+    tensors: StageTensors | None = None
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
@@ -315,6 +317,7 @@ class ModelDirectory:
             stage_of=keys.stage_of.lower(),
             stage_end=keys.stage_end,
             exit=keys.exit,
+            tensors=keys.tensors,
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,

@@ -20,6 +20,7 @@ from synergai.core.routes.planner import ROUTE_PLANNERS, Search, found
 from synergai.core.routes.problem import Leg, Route, RouteProblem
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
+from synergai.models.directory import ModelDirectory
 from synergai.names import stage_positions
 from tests.cores import new_entry
 
@@ -130,5 +131,8 @@ def test_planner_that_answers_nonsense_has_failed(
 def test_stages_of_an_order_are_made(models: Path) -> None:
     made = live.split(SplitOrder(models=str(models), name=ENGINE, cuts=(3, 6)))
     assert [stage_positions(stage) for stage in made] == [(0, 3), (3, 6), (6, 11)]
-    assert all((models / stage / "engine.toml").is_file() for stage in made)
+    tensors = [ModelDirectory(models).get(stage).tensors for stage in made]
+    first, second, third = (each for each in tensors if each is not None)
+    assert first.inputs[0].shape == (-1, 1, 8, 8)
+    assert (first.outputs, second.outputs) == (second.inputs, third.inputs)
     assert live.split(SplitOrder(models=str(models), name=ENGINE, cuts=(3, 6))) == made

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import worker_agent.inventory
-from synergai.domain import Engine, EngineName
+from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import NotFound
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
@@ -21,6 +22,7 @@ from tests.unit.worker_agent.inventory.conftest import (
     Blocked,
     Held,
     Loads,
+    ignore,
     poll,
     put,
     put_whole,
@@ -52,6 +54,41 @@ async def test_engine_crowded_out_of_memory_is_loaded_again_before_it_counts_as_
     engines = await described(inventory)
     assert sorted(tried) == [ONE, ONE, TWO]
     assert not any(engine.fault for engine in engines.values())
+
+
+STAGE = EngineName("one.s0-4")
+DECLARED = """
+stage_of = "{0}"
+stage_end = 9
+[tensors]
+inputs = [{{ name = "x", datatype = "FP32", shape = [-1, 3] }}]
+outputs = [{{ name = "y", datatype = "FP32", shape = [-1, 5] }}]
+"""
+
+
+def put_stage(models: Path) -> None:
+    shutil.rmtree(models / "one")
+    put(models, STAGE, b"the first half")
+    (models / STAGE / "engine.toml").write_text(DECLARED.format("a" * 64))
+
+
+async def test_stage_that_declares_its_tensors_is_described_without_a_load(
+    models: Path, inventory: Inventory, loads: Loads
+) -> None:
+    put_stage(models)
+    stage = (await described(inventory))[STAGE]
+    assert (stage.fault, stage.inputs) == ("", (TensorSpec("x", "FP32", (-1, 3)),))
+    assert STAGE not in loads
+
+
+async def test_stage_that_declares_its_tensors_is_loaded_once_that_has_failed_in_service(
+    models: Path, inventory: Inventory, loads: Loads
+) -> None:
+    put_stage(models)
+    await described(inventory)
+    inventory.retry_later(STAGE)
+    await inventory.describe_again(STAGE, ignore)
+    assert STAGE in loads
 
 
 class Slow:
