@@ -265,6 +265,7 @@ class DeploymentController:
             if before is not None:
                 return
         elif before is None or before.routes != wanted.routes:
+            self._abandon_cut(wanted.name)
             where = " and ".join(map(route_text, wanted.routes)) or "it is to run whole"
             _log.info("engine %s: %s: %s", wanted.name, where, wanted.reason)
         self._wanted[wanted.name] = wanted
@@ -421,7 +422,9 @@ class DeploymentController:
         if self._loading.has(engine, stages):
             return True
         stored = self._now_stored().stages
-        if not self._has_to_wait(engine) and self._serving.make_room(engine, stored):
+        if not self._has_to_wait(engine) and self._serving.make_room(
+            engine, stored, is_current=self._planning.is_current
+        ):
             self._loading.start(engine, stages)
         return False
 

@@ -168,6 +168,11 @@ class Planning:
             limit = min(limit, known)
         self._limits[worker.id] = worker.instance, limit
 
+    @property
+    def is_current(self) -> bool:
+        """Whether engines, workers and memory are those of the last plan, which has ended."""
+        return self._under_way is None and self._seen == self._planned
+
     async def candidates(
         self, engines: StoredEngines, with_jobs: Set[EngineName]
     ) -> dict[EngineName, Candidate]:

@@ -82,11 +82,19 @@ class ServingStages:
         """Set the stages that are to replace those of an engine."""
         self._wanted[engine] = stages
 
-    def make_room(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
-        """Return whether the wanted stages may be loaded; if not, once queries have ended."""
+    def make_room(
+        self, engine: EngineName, stored: Mapping[EngineName, StoredStages], *, is_current: bool
+    ) -> bool:
+        """Return whether the wanted stages may be loaded; if not, once queries have ended.
+
+        Args:
+            is_current: nothing has changed since the plan. Otherwise, no query is to wait for it.
+        """
         if not self.loaded(engine) or self._fits(engine, stored):
             return True
         if engine not in self._making_room:
+            if not is_current:
+                return False
             self._making_room.add(engine)
             _log.info(
                 "engine %s: queries wait until its new stages are loaded, for which there is no "
@@ -107,7 +115,8 @@ class ServingStages:
         retired: set[EngineName] = set()
         for engine in self._loaded.keys() & stored.keys():
             loaded = self._loaded[engine]
-            if not all(self._can_run(engine, *pair) for pair in _pairs(loaded)):
+            lacks = not all(self._can_run(engine, *pair) for pair in _pairs(loaded))
+            if lacks or self._wanted.get(engine, loaded) != loaded:
                 self._catalogue.stages.degraded = True
             if engine in self._making_room or not self._answers(engine, loaded):
                 self._open[engine] = self._wanted.get(engine, loaded)

@@ -44,7 +44,7 @@ class StageChains:
     Attributes:
         any: whether a worker has had a stage of any engine.
         retired: stages in which queries do not begin any more.
-        degraded: whether an engine lacks workers of its stages, until it is deployed otherwise.
+        degraded: whether an engine lacks workers of its stages, or waits for better ones.
     """
 
     def __init__(self, in_service: Mapping[EngineName, Engine]) -> None:

@@ -100,7 +100,7 @@ class World:
         self.with_jobs: set[EngineName] = set()
         self.slow: set[str] = set()
         self.crowded: set[str] = set()
-        self.may_be_cut = True
+        self.may_be_cut = self.is_current = True
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
         self.fails_at = 0
@@ -363,6 +363,30 @@ async def test_queries_wait_where_there_is_no_memory_for_the_former_and_the_new_
     assert world.loads[loads:] == ["net.s0-6", "net.s6-9"]
     assert world.chain() == [(0, 6), (6, 9)]
     assert world.stages() == MOVED | DEPLOYED
+
+
+async def test_no_query_waits_for_new_stages_while_another_plan_is_to_come() -> None:
+    world = await deployed(World())
+    with_little_memory(world, "b")
+    world.is_current = False
+    world.plans.append(OTHER)
+    await world.look(8)
+    assert world.closed() == {"b": {"0-6"}, "c": {"6-9"}}
+    world.is_current = True
+    await world.look(4)
+    assert world.chain() == [(0, 6), (6, 9)]
+
+
+async def test_cut_for_a_plan_that_was_given_up_delays_no_other() -> None:
+    world = await deployed(World())
+    world.plans.append(OTHER)
+    async with world.turn:
+        await world.controller.look()
+        await world.controller.look()
+        world.plans.append(wanted([("b", 0, 3), ("c", 3, 9)]))
+        await world.controller.look()
+    await world.look(8)
+    assert world.cuts[1:] == [(3,)]
 
 
 async def test_former_stages_run_again_if_the_new_ones_cannot_be_loaded_in_their_place() -> None:
