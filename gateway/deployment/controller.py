@@ -239,8 +239,12 @@ class DeploymentController:
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
     ) -> None:
+        present = {name: routes_of(made.placed) for name, made in stages.items()}
+        present |= {
+            name: wanted.routes for name, wanted in self._wanted.items() if wanted.is_possible
+        }
         try:
-            found = self._planning.plan(candidates, stages)
+            found = self._planning.plan(candidates, stages, present)
         except SynergaiError as error:
             if str(error) != self._plan_fault:
                 _log.warning("deployed engines stay as they are: %s", error)

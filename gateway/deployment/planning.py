@@ -20,7 +20,6 @@ from synergai.core.routes.deployment import (
     EngineOrder,
     PlanOrder,
     WantedEngine,
-    routes_of,
     slowdown,
 )
 from synergai.core.routes.links import GATEWAY
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.store import EngineStore
     from synergai.core.routes.deployment import Cutting, Objective
     from synergai.core.routes.fleet import FleetFile
+    from synergai.core.routes.problem import Route
     from synergai.domain import EngineName, WorkerId
 
     _Ended: TypeAlias = tuple[list[WantedEngine], dict[EngineName, str]]
@@ -258,11 +258,15 @@ class Planning:
         self,
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
+        present: Mapping[EngineName, tuple[Route, ...]],
     ) -> list[WantedEngine] | None:
         """Return what a plan that has ended wants of some engines; None if there is none.
 
         If something has changed, but not just so, another one begins, of which a later call tells.
         An engine that cannot be read is not possible, for now.
+
+        Args:
+            present: routes of engines that stay as they are unless others save enough.
 
         Raises:
             PlanFailed: the planner has failed.
@@ -294,14 +298,14 @@ class Planning:
                 return self._end(ended)
         if is_due:
             self._planned, self._figures, self._cause = seen, figures, cause
-            work = self._plan(candidates, stages, list(workers.values()), limits)
+            work = self._plan(candidates, present, list(workers.values()), limits)
             self._under_way = self.tasks.start_awaited(work)
         return None
 
     async def _plan(
         self,
         candidates: Mapping[EngineName, Candidate],
-        stages: Mapping[EngineName, StoredStages],
+        present: Mapping[EngineName, tuple[Route, ...]],
         workers: Sequence[ConnectedWorker],
         limits: Mapping[WorkerId, int],
     ) -> _Ended:
@@ -313,7 +317,7 @@ class Planning:
             return [], faults
         found: list[WantedEngine] = []
         for _ in range(_MOST_PLANS):
-            order = self._order(brought, stages, fleet_of(workers, self._probes.known(), limits))
+            order = self._order(brought, present, fleet_of(workers, self._probes.known(), limits))
             found = await self._workshop.processes.plan(order)
             self.plans += 1
             # An engine that has lost workers is not to wait for that.
@@ -387,14 +391,14 @@ class Planning:
     def _order(
         self,
         candidates: Mapping[EngineName, Candidate],
-        stages: Mapping[EngineName, StoredStages],
+        present: Mapping[EngineName, tuple[Route, ...]],
         fleet: FleetFile,
     ) -> PlanOrder:
         engines = (
             EngineOrder(
                 name=name,
                 workers=tuple(each.id for each in one.workers),
-                present=routes_of(stages[name].placed) if name in stages else (),
+                present=present.get(name, ()),
                 cutting=one.cutting,
                 observed=self.times.of(name),
                 queries_per_s=self.times.queries_per_s(name),

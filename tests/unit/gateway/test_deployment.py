@@ -222,7 +222,10 @@ class World:
             return {}
         return {NET: Candidate(found, "needed", list(self.workers.values()))}
 
-    def plan(self, *_: object) -> list[WantedEngine] | None:
+    def plan(
+        self, _candidates: object, _stages: object, present: Mapping[EngineName, Sequence[Route]]
+    ) -> list[WantedEngine] | None:
+        self.present = present
         return [self.plans.pop(0)] if self.plans else None
 
     def may_cut(self, _version: StoredVersion) -> bool:
@@ -375,6 +378,19 @@ async def test_no_query_waits_for_new_stages_while_another_plan_is_to_come() -> 
     world.is_current = True
     await world.look(4)
     assert world.chain() == [(0, 6), (6, 9)]
+
+
+async def test_plans_keep_what_was_wanted_last_also_before_it_is_loaded() -> None:
+    world = await deployed(World())
+    world.slow.add("c")
+    world.plans.append(OTHER)
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.present == {NET: OTHER.routes}
+    world.start()
+    await world.controller.look()
+    assert len(world.present[NET]) == 1
 
 
 async def test_cut_for_a_plan_that_was_given_up_delays_no_other() -> None:

@@ -116,7 +116,7 @@ class World:
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
             candidates = await self.planning.candidates(engines, self.with_jobs)
-            self.found = self.planning.plan(candidates, engines.stages) or self.found
+            self.found = self.planning.plan(candidates, engines.stages, {}) or self.found
             await self.planning.tasks.wait()
             self.clock.now += pause_s
         return len(self.orders)
@@ -283,12 +283,12 @@ async def test_plan_that_takes_long_delays_no_look(world: World) -> None:
     world.workshop.processes.plan = slow
     candidates = await world.planning.candidates(engines, set())
     for _ in range(100):
-        assert world.planning.plan(candidates, engines.stages) is None
+        assert world.planning.plan(candidates, engines.stages, {}) is None
         await asyncio.sleep(0)
         world.clock.now += 0.5
     is_told.set()
     await world.planning.tasks.wait()
-    assert world.planning.plan(candidates, engines.stages) == [
+    assert world.planning.plan(candidates, engines.stages, {}) == [
         WantedEngine(name=NET, reason="as asked")
     ]
     assert len(world.orders) == 1
@@ -335,7 +335,7 @@ async def test_engine_that_cannot_be_read_is_not_planned_until_it_can(
     engines = stored_engines(cast("EngineStore", world))
     for _ in range(5):
         candidates = await world.planning.candidates(engines, set())
-        found += world.planning.plan(candidates, engines.stages) or []
+        found += world.planning.plan(candidates, engines.stages, {}) or []
         await world.planning.tasks.wait()
         world.clock.now += 0.5
     assert [each.name for each in world.orders[-1].engines] == [NET]
