@@ -28,13 +28,12 @@ from gateway.deployment.observed import (
     StoredEngines,
     StoredStages,
     answering_version,
-    busy_engines,
     placed_on,
     planned_bytes,
     stored_engines,
 )
 from gateway.deployment.planning import RETRY_S, Candidate
-from gateway.deployment.serving import ServingStages
+from gateway.deployment.serving import IdleStages, ServingStages
 from gateway.hub.store.store import GATEWAY
 from synergai.core.routes.deployment import (
     DeploymentState,
@@ -45,11 +44,11 @@ from synergai.core.routes.deployment import (
 )
 from synergai.domain import REMOVED, WorkerId
 from synergai.errors import SynergaiError
-from synergai.names import by_version, engine_of_stage, split_version, stage_name, stage_positions
+from synergai.names import by_version, split_version, stage_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
 
     from gateway.deployment.folders import FolderEngines
     from gateway.deployment.planning import Planning
@@ -63,8 +62,6 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
-GRACE_S: Final = 3.0
-"""Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +98,6 @@ class DeploymentController:
         self._versions = versions
         self._catalogue = versions.catalogue
         self._workers = workers
-        self._queued = queued
         self._with_jobs = with_jobs
         self._clock = clock
         # None if the store has changed since.
@@ -116,8 +112,8 @@ class DeploymentController:
         self._tasks = TaskBag()
         self._loading = Loading(workers, load, self._on_loaded)
         self._serving = ServingStages(workers, versions.catalogue, on_closed)
+        self._idle = IdleStages(store, workers, queued, clock)
         self._states: dict[EngineName, DeploymentState] = {}
-        self._idle_since: dict[EngineName, float] = {}
         store.follow(self._on_stored_changed)
         self._catalogue.deploys = self._deploys
 
@@ -232,7 +228,7 @@ class DeploymentController:
         self._serving.keep_only(candidates)
         retired = self._serving.apply(self._now_stored().stages)
         self._catalogue.retire(retired | surplus.keys())
-        await self._remove_idle(surplus)
+        await self._idle.remove(surplus)
 
     def _plan(
         self,
@@ -438,31 +434,11 @@ class DeploymentController:
         else:
             self._faults.pop(engine, None)
 
-    async def _remove_idle(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
-        """Remove the stages in which no query runs or waits any more."""
-        busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
-        busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
-        self._idle_since = {
-            name: self._idle_since.get(name, now) for name in surplus if name not in busy
-        }
-        for name, since in self._idle_since.items():
-            # Meanwhile, somebody may have placed it.
-            if now >= since + GRACE_S and self._store.of(name) == surplus[name]:
-                await self._store.remove(surplus[name].engine, surplus[name].version)
-
 
 def _named(made: StoredStages, kept: Collection[Stage]) -> dict[EngineName, StoredVersion]:
     """Return the stages that are not kept, by name."""
     others = (stored for stage, stored in made.made.items() if stage not in kept)
     return {stored.name: stored for stored in others}
-
-
-def _before(stage: EngineName, stages: Iterable[EngineName]) -> Iterator[EngineName]:
-    """Yield the stages from which queries may get to a stage of the same engine."""
-    engine, (first, _) = engine_of_stage(stage), stage_positions(stage)
-    for each in stages:
-        if engine_of_stage(each) == engine and stage_positions(each)[1] <= first:
-            yield each
 
 
 def _placement(workers: Set[str]) -> tuple[str, ...]:

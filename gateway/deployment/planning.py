@@ -16,12 +16,7 @@ from gateway.deployment.observed import (
 )
 from gateway.deployment.probing import LinkProbes
 from gateway.deployment.stage_times import CHANGE, StageTimes
-from synergai.core.routes.deployment import (
-    EngineOrder,
-    PlanOrder,
-    WantedEngine,
-    slowdown,
-)
+from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, slowdown
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import SynergaiError
 from synergai.names import engine_of_stage, split_version, stage_name

@@ -11,20 +11,25 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
 from synergai.domain import WorkerId
-from synergai.names import stage_name, stage_positions
+from synergai.names import engine_of_stage, stage_name, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 
     from gateway.deployment.observed import StoredStages
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.store.storage import StoredVersion
+    from gateway.hub.store.store import EngineStore
     from synergai.core.routes.deployment import Stage, Stages
     from synergai.domain import EngineName
+
+GRACE_S: Final = 3.0
+"""Time for which nothing may run or wait in a stage that is not wanted until it is removed."""
 
 _log = logging.getLogger(__name__)
 
@@ -178,6 +183,46 @@ class ServingStages:
             worker is None or needed[worker.id] <= (memory_bytes(worker) or math.inf)
             for worker in {self._workers.get(WorkerId(each)) for _, each in added}
         )
+
+
+class IdleStages:
+    """Removes stages that are not wanted from the store, once no query runs or waits in them.
+
+    Args:
+        workers: those of the fleet at any time.
+        queued: returns the engines of the queries that wait for a worker.
+    """
+
+    def __init__(
+        self,
+        store: EngineStore,
+        workers: Mapping[WorkerId, ConnectedWorker],
+        queued: Callable[[], Set[EngineName]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._workers = workers
+        self._queued = queued
+        self._clock = clock
+        self._since: dict[EngineName, float] = {}
+
+    async def remove(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
+        """Remove those of some stages that have been idle for long enough."""
+        busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
+        busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
+        self._since = {name: self._since.get(name, now) for name in surplus if name not in busy}
+        for name, since in self._since.items():
+            # Meanwhile, somebody may have placed it.
+            if now >= since + GRACE_S and self._store.of(name) == surplus[name]:
+                await self._store.remove(surplus[name].engine, surplus[name].version)
+
+
+def _before(stage: EngineName, stages: Iterable[EngineName]) -> Iterator[EngineName]:
+    """Yield the stages from which queries may get to a stage of the same engine."""
+    engine, (first, _) = engine_of_stage(stage), stage_positions(stage)
+    for each in stages:
+        if engine_of_stage(each) == engine and stage_positions(each)[1] <= first:
+            yield each
 
 
 def _pairs(stages: Stages) -> set[tuple[Stage, str]]:

@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.deployment.controller import GRACE_S, DeploymentController
+from gateway.deployment.controller import DeploymentController
 from gateway.deployment.folders import FolderEngines
 from gateway.deployment.observed import StoredEngines, StoredStages
 from gateway.deployment.planning import RETRY_S, Candidate, Planning
+from gateway.deployment.serving import GRACE_S
 from gateway.deployment.stage_times import StageTimes
 from gateway.deployment.workshop import Workshop
 from gateway.fleet.catalogue import Catalogue
