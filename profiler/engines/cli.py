@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from profiler.engines import served_engines, stages, variants
-from synergai.cli.gateway_client import GatewayAddress, context_in_use
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -127,8 +127,8 @@ def inspect(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET "
-            "or the context in use, for an engine that is not in the model directory.",
+            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET, "
+            "for an engine that is not in the model directory.",
         ),
     ] = None,
 ) -> None:
@@ -144,7 +144,7 @@ def inspect(
             _show_model(_find_model(engine, models), as_json=as_json)
         except NotFound:
             target = os.environ.get(TARGET_VARIABLE, "")
-            if not target and context_in_use() is None:
+            if not target:
                 raise
     if target is not None:
         served = GatewayAddress(target).call(lambda gw: gw.engine(engine), engine)

@@ -26,7 +26,7 @@ Target = Annotated[
         envvar=TARGET_VARIABLE,
         show_envvar=True,
         help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells. Default: that of the context in use, or 127.0.0.1:8001.",
+        "with a map of cells.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")

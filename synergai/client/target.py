@@ -38,20 +38,11 @@ class ConnectionOptions(TypedDict):
     insecure: bool
 
 
-def default_tls_ca() -> Path | None:
-    """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
-    return _path(TLS_CA_VARIABLE)
-
-
-def default_token_file() -> Path | None:
-    """Return the path of the file with the token from the environment; None without one."""
-    return _path(TOKEN_FILE_VARIABLE)
-
-
-def connection(tls_ca: Path | None, token_file: Path | None) -> ConnectionOptions:
-    """Return the arguments for a client, with everything else from the environment."""
+def connection() -> ConnectionOptions:
+    """Return the arguments for a client that the environment names."""
+    token_file = _path(TOKEN_FILE_VARIABLE)
     return ConnectionOptions(
-        tls_ca=tls_ca,
+        tls_ca=_path(TLS_CA_VARIABLE),
         tls_cert=_path(TLS_CERT_VARIABLE),
         tls_key=_path(TLS_KEY_VARIABLE),
         token=_read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
