@@ -147,7 +147,7 @@ def inspect(
             if not target:
                 raise
     if target is not None:
-        served = GatewayAddress(target).call(lambda gw: gw.engine(engine), engine)
+        served = GatewayAddress(target).call(lambda gw: gw.engine(engine))
         facts = {name: getattr(served, name) for name in _SERVED_FACTS}
         if as_json:
             print_json(facts)

@@ -117,7 +117,7 @@ def infer(
         options["outputs"] = requested
         return description, await client.infer(engine, values, **options)
 
-    description, result = gateway.call(query, engine)
+    description, result = gateway.call(query)
     if as_json:
         print_json(_as_json(result))
         return

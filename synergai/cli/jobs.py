@@ -83,7 +83,11 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     states = [_parse_state(name) for name in state or ()]
-    gateway.call_each(lambda client: client.jobs(states, limit), _show_jobs, as_json=as_json)
+    found = gateway.call(lambda client: client.jobs(states, limit))
+    if as_json:
+        print_json(found)
+    else:
+        _show_jobs(found)
 
 
 def _show_jobs(jobs: Sequence[JobStatus]) -> None:

@@ -25,8 +25,7 @@ Target = Annotated[
         metavar="HOST:PORT",
         envvar=TARGET_VARIABLE,
         show_envvar=True,
-        help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells.",
+        help="Address of the gateway, several with one database separated by commas.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")

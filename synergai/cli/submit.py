@@ -84,4 +84,4 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    gateway.call(run_over_inputs if patterns else run_on_samples, engine)
+    gateway.call(run_over_inputs if patterns else run_on_samples)
