@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -103,17 +103,6 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--inputs", "-i", metavar="PATH", help=f"{INPUTS_HELP}; repeatable."),
 ]
-Header = Annotated[
-    Literal["yes", "no"] | None,
-    typer.Option(
-        metavar="yes|no",
-        help="Whether the first row of CSV files names the columns. Default: if it names the "
-        "engine's inputs; in doubt, the file is refused.",
-    ),
-]
-Encoding = Annotated[
-    str, typer.Option(metavar="NAME", help="Encoding of CSV, JSON-lines and manifest files.")
-]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -162,8 +151,6 @@ class OwnInputs(NamedTuple):
     """Options of a job over inputs of its own."""
 
     inputs: Inputs = None
-    header: Header = None
-    encoding: Encoding = "utf-8"
     output: Output = None
     only: Only = None
     max_failures: MaxFailures = None

@@ -20,7 +20,6 @@ from synergai.cli.result_files import FailureList, fetch_results, has_all
 from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
-from synergai.data.text_files import TextFormat
 from synergai.jobs import JobState
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
@@ -82,13 +81,7 @@ class OwnDataJob:
 
     async def _list(self, engine: Engine, progress: Progress) -> InputInventory:
         task = progress.add_task("listing inputs", total=None)
-        header = None if self.own.header is None else self.own.header == "yes"
-        inventory = InputInventory(
-            self.patterns,
-            engine,
-            limit=self.client.max_input_bytes,
-            text=TextFormat(self.own.encoding, header),
-        )
+        inventory = InputInventory(self.patterns, engine, limit=self.client.max_input_bytes)
         try:
             files = inventory.scan()
             while await asyncio.to_thread(_advance, files):
@@ -117,8 +110,6 @@ class OwnDataJob:
             inventory.digest,
             own.only or (),
             own.max_failures,
-            own.header,
-            own.encoding,
             terms.by,
             terms.key,
         )

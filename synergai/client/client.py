@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from synergai.client.input_sources import JobInputs
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
-    from synergai.data.text_files import TextFormat
     from synergai.jobs import JobSpec, JobState, JobStatus
     from synergai.oip import inference_pb2
 
@@ -180,7 +179,6 @@ class Client(FleetOperations):
         inputs: JobInputs | None = None,
         by: datetime | None = None,
         idempotency_key: str = "",
-        text: TextFormat | None = None,
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
         on_progress: Callable[[UploadProgress], None] = lambda _: None,
@@ -206,8 +204,6 @@ class Client(FleetOperations):
             idempotency_key: submitting again with the same key, engine, inputs and options
                 returns the same job, and continues the upload of its inputs; a random key if
                 empty. Inputs that are stored already are read again, to compare them.
-            text: how CSV, JSON-lines and manifest files are read; in UTF-8 if None. Only with
-                `inputs`.
             outputs: names of the requested outputs, or a single name; all if empty. Only
                 with `inputs`.
             max_failures: inputs that may fail before the job does; None for all. Only with
@@ -256,7 +252,6 @@ class Client(FleetOperations):
             inputs,
             spec,
             instant,
-            text=text,
             outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,

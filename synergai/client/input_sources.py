@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from synergai.client.upload_messages import InputEncoder, UploadMessage
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
     from synergai.v1.jobs_pb2 import UploadReceipt
 
@@ -65,11 +64,9 @@ async def open_source(inputs: JobInputs, engine: Engine, list_files: ListFiles) 
     )
 
 
-def take_inventory(
-    patterns: Sequence[str], engine: Engine, limit: int, text: TextFormat
-) -> InputInventory:
+def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> InputInventory:
     """List the inputs in files."""
-    inventory = InputInventory(patterns, engine, limit=limit, text=text)
+    inventory = InputInventory(patterns, engine, limit=limit)
     try:
         for _ in inventory.scan():
             pass

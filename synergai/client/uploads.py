@@ -16,7 +16,6 @@ from synergai.client.input_sources import OtherInputs, open_source, read_message
 from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
-from synergai.data.text_files import DEFAULT_TEXT
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from synergai.client.channel import GatewayChannel
     from synergai.client.input_sources import JobInputs
     from synergai.client.upload_messages import UnusableInput, UploadMessage
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
     from synergai.jobs import JobSpec
 
@@ -225,7 +223,6 @@ async def submit_inputs(
     make_spec: Callable[[int, str], JobSpec],
     by: Timestamp | None,
     *,
-    text: TextFormat | None,
     outputs: Sequence[str],
     idempotency_key: str,
     max_input_bytes: int,
@@ -238,9 +235,7 @@ async def submit_inputs(
     """
     upload_id = upload_id_for(idempotency_key)
     make_spec(0, upload_id)  # raises for an invalid specification before anything is read
-    list_files = partial(
-        take_inventory, engine=engine, limit=max_input_bytes, text=text or DEFAULT_TEXT
-    )
+    list_files = partial(take_inventory, engine=engine, limit=max_input_bytes)
     source = await open_source(inputs, engine, list_files)
     # A key that follows from the files needs no second look at those that are stored.
     named_by_key = isinstance(source, InputInventory) and source.named_by_key

@@ -23,13 +23,12 @@ import msgspec
 
 from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
 from synergai.data.row_files import ROW_SUFFIXES, TEXT_SUFFIXES, open_rows
-from synergai.data.text_files import DEFAULT_TEXT, read_lines
+from synergai.data.text_files import read_lines
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 
@@ -143,10 +142,9 @@ class ManifestEntry(NamedTuple):
     line: int
 
 
-def read_manifest(path: str, encoding: str) -> Iterator[ManifestEntry]:
+def read_manifest(path: str) -> Iterator[ManifestEntry]:
     """Yield the entries of a manifest, which is read line by line."""
-    # File names need not be text; `os.fsencode` restores these bytes.
-    lines = read_lines(path, encoding, errors="surrogateescape")
+    lines = read_lines(path)
     try:
         for number, line in enumerate(lines, 1):
             listed = _checked(line.strip(), number)
@@ -193,7 +191,6 @@ class InputInventory:
     Args:
         patterns: paths, directories, patterns and manifests.
         limit: bytes of the largest input.
-        text: how text files are read.
 
     Attributes:
         size: bytes of the files.
@@ -208,14 +205,12 @@ class InputInventory:
         engine: Engine,
         *,
         limit: int,
-        text: TextFormat = DEFAULT_TEXT,
     ) -> None:
         self.inputs = self.files = self.size = self.skipped = 0
         self.named_by_key = False
         self._patterns = patterns
         self._engine = engine
         self._limit = limit
-        self._text = text
         # The paths that one pattern matches are distinct.
         alone = len(patterns) == 1 and not _is_manifest(patterns[0])
         self._names = None if alone else UniqueNames()
@@ -249,7 +244,7 @@ class InputInventory:
         """
         for pattern in self._patterns:
             if _is_manifest(pattern):
-                for entry in read_manifest(pattern, self._text.encoding):
+                for entry in read_manifest(pattern):
                     self._add_listed(entry, pattern)
                     yield
                 continue
@@ -308,7 +303,7 @@ class InputInventory:
     def _describe_rows(self, path: str, entry: _Entry) -> None:
         entry.is_rows = True
         try:
-            with open_rows(path, self._engine, self._text) as rows:
+            with open_rows(path, self._engine) as rows:
                 entry.inputs, entry.numbered = rows.count, not rows.single
         except Exception as error:
             if isinstance(error, SynergaiError) and not isinstance(error, InvalidInput):
@@ -381,7 +376,7 @@ class InputInventory:
         failure = Unusable("the file has become shorter while it was read")
         position = start
         try:
-            with open_rows(path, self._engine, self._text) as rows:
+            with open_rows(path, self._engine) as rows:
                 for row in islice(rows.rows(start), entry.inputs - start):
                     yield NamedInput(_row_name(entry, position), row)
                     position += 1

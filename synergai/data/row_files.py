@@ -32,70 +32,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.data.columns import Row
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine, TensorSpec
 
 
 TEXT_SUFFIXES: Final = frozenset((".csv", ".jsonl"))
-_MISSING: Final = frozenset(("na", "n/a", "none", "null"))
-"""Texts that stand for a missing value, and name no column."""
-_DECIDE: Final = (
-    "say --header yes if it names the columns, or --header no if it is an input (in Python, "
-    "text=synergai.TextFormat(header=...))"
-)
 
 
-def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row names columns; raise `InvalidInput` if it may be an input."""
-    if _names_columns(rows):
-        return True
-    if _are_numbers(rows[0]) and (len(rows) == 1 or not _are_counted(rows[0])):
-        return False
-    raise InvalidInput(f"its first row, {','.join(rows[0])[:80]!r}, is in doubt: {_DECIDE}")
-
-
-def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row cannot be an input: it has names, and the next one numbers."""
-    names = _stripped(rows[0])
-    return (
-        len(rows) > 1
-        and len(rows[1]) == len(names) == len(set(names))
-        and all(map(_is_name, names))
-        and _are_numbers(rows[1])
-    )
-
-
-def _is_name(cell: str) -> bool:
-    is_word = cell[:1].isalpha() or cell[:1] == "_"
-    return is_word and not _is_number(cell) and cell.lower() not in _MISSING
-
-
-def _are_counted(row: Sequence[str]) -> bool:
-    """Return whether numbers ascend in equal steps, like those of columns, years or bins."""
-    numbers = [float(parse_cell(cell)) for cell in row]
-    steps = np.diff(numbers)
-    if len(numbers) < 3:
-        return numbers[0] == 0 if not len(steps) else bool(steps[0] == 1)
-    return bool(steps[0] > 0 and np.allclose(steps, steps[0]))
+def _is_header(row: Sequence[str]) -> bool:
+    """Return whether a row names columns; raise `InvalidInput` if it has numbers and others."""
+    numbers = [isinstance(parse_cell(cell), int | float) for cell in row]
+    if any(numbers) and not all(numbers):
+        raise InvalidInput(
+            f"its first row, {','.join(row)[:80]!r}, is in doubt: it has numbers, like an input, "
+            "and others, like a header"
+        )
+    return not any(numbers)
 
 
 class TextRows:
     """Rows of a CSV or JSON-lines file.
 
     Raises:
-        InvalidInput: its text is of another encoding, a row has no end, its first line has no
-            values for the engine, or it is in doubt whether that is an input.
+        InvalidInput: its text is not UTF-8, a row has no end, its first line has no values for the
+            engine, or it is in doubt whether that is an input.
     """
 
     single = False
 
-    def __init__(self, path: str, engine: Engine, text: TextFormat) -> None:
+    def __init__(self, path: str, engine: Engine) -> None:
         self._path = path
         self._engine = engine.name
         self._specs = engine.inputs
         takes_numbers = not engine.preprocess and engine.inputs[0].datatype != "BYTES"
         self._takes_numbers_alone = takes_numbers and len(engine.inputs) == 1
-        self._text = text
         self.count = sum(1 for _ in self.rows())
 
     def __enter__(self) -> Self:
@@ -106,23 +75,22 @@ class TextRows:
 
     def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on. A value that is none is left to the engine's check."""
-        lines = read_lines(self._path, self._text.encoding)
+        lines = read_lines(self._path)
         is_json = Path(self._path).suffix.lower() == ".jsonl"
         return islice(self._json(lines) if is_json else self._csv(lines), start, None)
 
     def _csv(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
         rows = read_csv(lines)
-        begin = list(islice(rows, 2))
-        names, header = _stripped(begin[0][1] if begin else ()), self._text.header
+        begin = list(islice(rows, 1))
+        names = [cell.strip() for _, row in begin for cell in row]
         columns: dict[TensorSpec, int] = {}
-        if header is not False and all(spec.name in names for spec in self._specs):
+        if all(spec.name in names for spec in self._specs):
             check_unique(names, self._specs)
             columns = {spec: names.index(spec.name) for spec in self._specs}
         elif begin and not self._takes_numbers_alone:
             raise self._unsuitable(",".join(names))
-        elif begin and header is None:
-            header = _is_header([row for _, row in begin])
-        for number, row in chain(begin[1:] if columns or header else begin, rows):
+        has_header = columns or (begin and _is_header(names))
+        for number, row in rows if has_header else chain(begin, rows):
             if not columns:
                 [spec] = self._specs
                 yield {spec.name: _shaped([parse_cell(cell) for cell in row], spec)}
@@ -157,18 +125,6 @@ class TextRows:
             f"its first line, {first[:80]!r}, has no values: rows for engine {self._engine!r} have "
             f"{names}{numbers}; a list of files is a .txt file with a path per line"
         )
-
-
-def _stripped(row: Sequence[str]) -> list[str]:
-    return [cell.strip() for cell in row]
-
-
-def _is_number(cell: str) -> bool:
-    return isinstance(parse_cell(cell), int | float)
-
-
-def _are_numbers(row: Sequence[str]) -> bool:
-    return all(map(_is_number, row))
 
 
 def _cell(cell: str, spec: TensorSpec) -> Any:
@@ -218,10 +174,10 @@ class RowFile(Protocol):
         ...
 
 
-def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
+def open_rows(path: str, engine: Engine) -> RowFile:
     """Open a file of rows by its suffix."""
     if Path(path).suffix.lower() in TEXT_SUFFIXES:
-        return TextRows(path, engine, text)
+        return TextRows(path, engine)
     if Path(path).suffix.lower() == ".parquet":
         from synergai.data.parquet import ParquetRows
 

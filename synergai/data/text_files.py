@@ -1,14 +1,10 @@
-"""Text files: lines, rows of CSV and values of JSON lines, in the encoding that is given."""
+"""Text files: lines, rows of CSV and values of JSON lines."""
 
 from __future__ import annotations
 
-import codecs
 import csv
-import io
 import json
 import math
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,69 +20,20 @@ csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
-class TextFormat:
-    """How CSV, JSON-lines and manifest files are read.
-
-    Attributes:
-        encoding: encoding of the text.
-        header: whether the first row of CSV names the columns. None: it does if it names the
-            inputs of the engine; a file in doubt is refused.
-
-    Raises:
-        InvalidInput: there is no such encoding.
-    """
-
-    encoding: str = "utf-8"
-    header: bool | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            io.TextIOWrapper(io.BytesIO(), self.encoding)
-        except (LookupError, ValueError):
-            raise InvalidInput(
-                f"there is no text encoding {self.encoding!r}; write one such as latin-1 or utf-16"
-            ) from None
-
-
-DEFAULT_TEXT: Final = TextFormat()
-
-
-def read_lines(path: str, encoding: str, *, errors: str = "strict") -> Iterator[str]:
+def read_lines(path: str) -> Iterator[str]:
     """Yield the lines of a file with their ends.
 
     Raises:
-        InvalidInput: the text is not of this encoding.
+        InvalidInput: the text is not UTF-8.
     """
     with Path(path).open("rb") as file:
-        lines = io.TextIOWrapper(file, encoding, errors, newline="")
-        try:
-            yield next(lines, "").removeprefix(_BYTE_ORDER_MARK)
-            yield from lines
-        except UnicodeError:
-            raise InvalidInput(
-                f"{_find_undecodable(path, encoding)} is not {encoding} text; name the encoding "
-                "with --encoding, such as latin-1 or utf-16"
-            ) from None
-
-
-def _find_undecodable(path: str, encoding: str) -> str:
-    """Return where the text is not of this encoding: the line, and the first such byte."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    begin, number = 0, 1
-    with Path(path).open("rb") as file:
-        for data in chain(file, (b"",)):
-            kept = len(decoder.getstate()[0])  # bytes of the line before
+        for number, line in enumerate(file, 1):
             try:
-                number += decoder.decode(data, final=not data).count("\n")
+                text = line.decode()
             except UnicodeDecodeError as error:
-                offset = begin - kept + error.start
-                byte = error.object[error.start]
-                return f"line {number}: byte 0x{byte:02X} at offset {offset:,}"
-            except UnicodeError:  # of no byte, such as UTF-16 without a byte order mark
-                return f"line {number}"
-            begin += len(data)
-    return "a byte"  # the file has changed
+                byte = line[error.start]
+                raise InvalidInput(f"line {number}: byte 0x{byte:02X} is not UTF-8 text") from None
+            yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

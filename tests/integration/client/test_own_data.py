@@ -234,22 +234,3 @@ async def test_follower_of_results_learns_that_the_job_did_not_succeed(
         assert f"job {job.id} cancelled" in followed.err
         assert followed.out
         assert (await run(*results, *options)).code == 0
-
-
-async def test_table_is_read_as_the_options_say(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
-) -> None:
-    table, output = tmp_path / "a.csv", tmp_path / "results"
-    table.write_bytes("2024,2025\n5,7\n".encode("utf-16"))
-    command = ("submit", "identity", str(table), "--output", str(output), "--encoding", "utf-16")
-    refused = await run(*command, "--target", gateway.address)
-    assert (refused.code, "'2024,2025', is in doubt: say --header yes" in refused.err) == (1, True)
-    done = await run(*command, "--header", "yes", "--target", gateway.address)
-    assert done.code == 0, done.err
-    [(_, result)] = synergai.read_results(output)
-    assert result["y"].tolist() == [5.0, 7.0]
-    text = synergai.TextFormat("utf-16", header=False)
-    async with synergai.Client(gateway.address) as client:
-        job = await client.submit("identity", inputs=[table], text=text)
-        found = [result["y"].tolist() async for _, result in job.results()]
-    assert found == [[2024.0, 2025.0], [5.0, 7.0]]
