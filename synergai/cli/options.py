@@ -97,7 +97,7 @@ def _same_time_tomorrow(instant: datetime) -> datetime:
     return (instant.replace(tzinfo=None) + timedelta(days=1)).astimezone()
 
 
-INPUTS_HELP: Final = "A file, directory, pattern or manifest of inputs, instead of --queries"
+INPUTS_HELP: Final = "A file, directory or pattern of inputs, instead of --queries"
 
 Inputs = Annotated[
     list[str] | None,

@@ -123,7 +123,7 @@ class TextRows:
         numbers = ", or numbers alone" if self._takes_numbers_alone else ""
         return InvalidInput(
             f"its first line, {first[:80]!r}, has no values: rows for engine {self._engine!r} have "
-            f"{names}{numbers}; a list of files is a .txt file with a path per line"
+            f"{names}{numbers}"
         )
 
 
