@@ -197,8 +197,8 @@ class Client(FleetOperations):
             inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
                 list of them: encoded images or texts, or rows of .npy, .npz and .parquet
                 files. An array, or a mapping of arrays by input name, whose rows are the
-                inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
-                ``bytes`` (an encoded image) or `NamedInput`, each one input.
+                inputs. An iterable of arrays, mappings of arrays, ``bytes`` (an encoded image)
+                or `NamedInput`, each one input.
             by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
                 it is local time.
             idempotency_key: submitting again with the same key, engine, inputs and options

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.client.channel import Patience
-from synergai.client.input_sources import OtherInputs, open_source, read_messages, take_inventory
+from synergai.client.input_sources import OtherInputs, open_source, read_messages
 from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
@@ -235,8 +235,7 @@ async def submit_inputs(
     """
     upload_id = upload_id_for(idempotency_key)
     make_spec(0, upload_id)  # raises for an invalid specification before anything is read
-    list_files = partial(take_inventory, engine=engine, limit=max_input_bytes)
-    source = await open_source(inputs, engine, list_files)
+    source = await open_source(inputs, engine, max_input_bytes)
     # A key that follows from the files needs no second look at those that are stored.
     named_by_key = isinstance(source, InputInventory) and source.named_by_key
     try:
