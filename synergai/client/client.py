@@ -94,7 +94,7 @@ class Client(FleetOperations):
         """Run one query; cancelling the call also stops it on its worker.
 
         Any number of calls may run concurrently: up to the client's `in_flight` share one stream,
-        and the others wait in order of priority and deadline.
+        and the others wait here.
 
         Args:
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
@@ -118,9 +118,9 @@ class Client(FleetOperations):
         _ = self._channel.oip  # raises NotSupported before the request is built
         budget = Budget(timeout)
         values = await self._inputs.cast(engine, inputs, timeout)
-        async with self._slots.acquire(options.get("priority", 0), budget.left()) as remaining:
+        async with self._slot(budget):
             try:
-                response = await self._shared_stream.infer(build_request(values), remaining)
+                response = await self._shared_stream.infer(build_request(values), budget.left())
             except InvalidInput:
                 # The engine may have been replaced by one with other inputs.
                 changed = await self._inputs.cast_again(engine, inputs, budget.left())
