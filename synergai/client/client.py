@@ -122,12 +122,9 @@ class Client(FleetOperations):
             try:
                 response = await self._shared_stream.infer(build_request(values), budget.left())
             except InvalidInput:
-                # The engine may have been replaced by one with other inputs.
-                changed = await self._inputs.cast_again(engine, inputs, budget.left())
-                if changed is None:
-                    raise
-                response = await self._shared_stream.infer(build_request(changed), budget.left())
-            return parse_response(response)
+                self._inputs.forget(engine)
+                raise
+        return parse_response(response)
 
     async def stream(
         self,

@@ -250,7 +250,7 @@ class GatewayConnection:
 
     @asynccontextmanager
     async def _slot(self, budget: Budget) -> AsyncGenerator[None, None]:
-        """Hold one of the slots of queries in flight: gateways reject those beyond their capacity."""
+        """Hold a slot of a query in flight: gateways reject those beyond their capacity."""
         slots = self._slots
         try:
             async with asyncio.timeout(budget.left()):
