@@ -123,7 +123,7 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
     """Give a stage the settings and inputs of its engine that are about this part."""
     definition = engine.definition
     others = read_other_keys(definition.folder) if definition.folder else {}
-    left_out = {"name", "version", "backend", "routes", *_OF_INPUTS, *_OF_OUTPUTS}
+    left_out = {"backend", "routes", *_OF_INPUTS, *_OF_OUTPUTS}
     if not file.first:
         left_out.difference_update(_OF_INPUTS)
         for given in (definition.samples, *(each.file for each in definition.warmup.values())):

@@ -154,7 +154,7 @@ class VariantDefinition:
 MAX_DEFINITION_BYTES: Final = 64 << 10
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
 _MODEL_KEYS: Final = (
-    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
+    *("backend", "file", "sha256", "source", "accuracy", "variants"),
     *("stage_of", "stage_end", "exit"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
@@ -168,8 +168,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     With variants, `file`, `sha256` and `accuracy` belong to the first one.
     """
 
-    name: Text = ""
-    version: Text = ""
     backend: Text = ""
     file: Text = ""
     sha256: Sha256 = ""
@@ -212,19 +210,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f'set backend = "…" in {DEFINITION_FILE}'
             )
         return validate_name(backend, "backend name")
-
-    def check_named(self, engine: str, version: str) -> None:
-        """Check that the keys are of an engine, and of a version unless that is empty."""
-        if self.name not in ("", engine):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} names the engine {self.name!r}, but the folder is "
-                f"called {engine!r}; rename the folder or correct the file"
-            )
-        if version and self.version not in ("", version):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} is of version {self.version!r}, but the folder is called "
-                f"{version!r}; rename the folder or correct the file"
-            )
 
     def check_suits(self, files: Sequence[Path]) -> None:
         """Check that the keys are for models such as the engine's `files`."""

@@ -330,15 +330,10 @@ class ModelDirectory:
         )
 
     def _read_keys(self, name: EngineName, folder: Path) -> DefinitionFile:
-        """Return the keys of an engine's folder, which must agree with its name."""
-        engine, version = split_version(name)
-        definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
+        """Return the keys of an engine's folder."""
+        definition = self._own_or_shared(folder, split_version(name)[0], DEFINITION_FILE)
         read = read_definition if definition.parent == folder else read_shared_definition
-        keys = read(definition)
-        keys.check_named(
-            engine, version if folder.name == version == definition.parent.name else ""
-        )
-        return keys
+        return read(definition)
 
     def _check_stage(self, name: EngineName, stage_of: str) -> None:
         """Check that a stage, and nothing else, is called so, and that it is of the present model.
