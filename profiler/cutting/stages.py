@@ -126,9 +126,8 @@ def _write(engine: CutEngine, folder: Path, file: StageFile, sha256: str) -> Non
     left_out = {"backend", "routes", *_OF_INPUTS, *_OF_OUTPUTS}
     if not file.first:
         left_out.difference_update(_OF_INPUTS)
-        for given in (definition.samples, *(each.file for each in definition.warmup.values())):
-            if given is not None:
-                link_file(given, folder / given.name)
+        if definition.samples is not None:
+            link_file(definition.samples, folder / definition.samples.name)
     if not file.last or file.head:
         left_out.difference_update(_OF_OUTPUTS)
     kept = {key: value for key, value in others.items() if key not in left_out}

@@ -62,23 +62,10 @@ class WarmUpInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         [warmup]
         tokens = { shape = [1, 16], value = 1 }
         text = { value = "12.5" }
-        image = { file = "image.npy" }
-
-    Attributes:
-        file: An .npy file with the whole input.
     """
 
     shape: Annotated[tuple[_Size, ...], Meta(max_length=64)] | None = None
     value: bool | int | float | str | None = None
-    file: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.file is None:
-            return
-        if self.file.suffix != ".npy" or not str(self.file).isprintable():
-            raise ValueError(f"warmup: {str(self.file)!r} is not the name of an .npy file")
-        if self.shape is not None or self.value is not None:
-            raise ValueError(f"warmup: the array in {self.file} has its own shape and values")
 
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
@@ -194,7 +181,7 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"max_batch must be one of {', '.join(map(str, _BATCH_SIZES))}")
         for name, given in self.warmup.items():
             if given == WarmUpInput():
-                raise ValueError(f"warmup.{name} must have a shape, a value or a file")
+                raise ValueError(f"warmup.{name} must have a shape or a value")
         for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             _check_distinct(f"{key} has the name", names)
         _check_distinct("two variants have the name", [each.name for each in self.variants])

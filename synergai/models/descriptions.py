@@ -82,11 +82,8 @@ def digests_of(definition: EngineDefinition) -> Digests:
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     key = f"{key}:{definition.max_batch}"
     if definition.warmup:
-        files = [
-            digest(given.file) for given in definition.warmup.values() if given.file is not None
-        ]
         entries = [(name, given.shape, given.value) for name, given in definition.warmup.items()]
-        key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
+        key += ":" + sha256(repr(entries).encode()).hexdigest()
     return Digests(key, of_file, of_samples)
 
 

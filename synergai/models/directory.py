@@ -89,7 +89,7 @@ class EngineDefinition:
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
         routes: When the gateway may cut it; empty for its default.
-        warmup: What to try its inputs with; the files are in its folder.
+        warmup: What to try its inputs with.
         variants: Its variants, in the order of the file; empty if it has a single model. With
             variants, the attributes of the model describe the first one.
         lacking: Names of the variants whose file is not there.
@@ -319,10 +319,7 @@ class ModelDirectory:
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
             routes=keys.routes,
-            warmup={
-                name: self._locate_file(folder, engine, name, each)
-                for name, each in keys.warmup.items()
-            },
+            warmup=keys.warmup,
             variants=variants,
             lacking=tuple(
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})
@@ -390,17 +387,6 @@ class ModelDirectory:
             return own
         shared = self._check_confined(self.path / engine / file)
         return shared if shared.exists() else own
-
-    def _locate_file(self, folder: Path, engine: str, name: str, given: WarmUpInput) -> WarmUpInput:
-        """Return `given` with the path of its file, once that is confined."""
-        if given.file is None:
-            return given
-        file = self._own_or_shared(folder, engine, str(given.file))
-        if not file.is_file():
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: the file of warmup.{name}, {str(given.file)!r}, does not exist"
-            )
-        return structs.replace(given, file=file)
 
     def _check_model(self, path: Path) -> Path:
         """Return the model at `path` once its files are confined and of valid size."""

@@ -202,8 +202,8 @@ def pack(source: Path, name: str, version: int) -> Package:
     """Return the package of a model file, a SavedModel or an engine's folder.
 
     All files of a folder belong to it, except hidden ones and other versions. A version's folder
-    has the ``engine.toml``, ``samples.npz`` and warm-up files of the engine's folder unless it has
-    its own. Files are read once, to compute their digests.
+    has the ``engine.toml`` and ``samples.npz`` of the engine's folder unless it has its own. Files
+    are read once, to compute their digests.
     """
     validate_name(name, "engine name")
     validate_stored_version(version)
@@ -246,15 +246,10 @@ def _shared_files(folder: Path) -> dict[str, Path]:
     folder = folder.absolute()
     if not is_version(folder.name):
         return {}
-    own = folder / DEFINITION_FILE
-    keys = read_definition(own if own.exists() else folder.parent / DEFINITION_FILE)
-    warmup = [each.file.as_posix() for each in keys.warmup.values() if each.file is not None]
-    names = (DEFINITION_FILE, SAMPLES_FILE, *warmup)
-    shared = {name: folder.parent / name for name in names}
     return {
         name: file
-        for name, file in shared.items()
-        if file.is_file() and not (folder / name).exists()
+        for name in (DEFINITION_FILE, SAMPLES_FILE)
+        if (file := folder.parent / name).is_file() and not (folder / name).exists()
     }
 
 

@@ -243,12 +243,8 @@ class _Input:
         self._dtype = dtype_of(spec)
         self._shape = spec.shape
         self._element: Array | None = None
-        self._array: Array | None = None
         if given is None:
             return
-        if given.file is not None:
-            self._array = _read_array(spec, given.file, self._dtype)
-            self._shape = self._array.shape
         if given.shape is not None:
             self._shape = given.shape
         if self._shape != spec.shape and not shape_matches(self._shape, spec.shape):
@@ -284,8 +280,6 @@ class _Input:
 
     def generate(self, candidate: SyntheticCandidate, generator: np.random.Generator) -> Array:
         """Return the input."""
-        if self._array is not None:
-            return self._array
         shape, dtype = self.shape(candidate), self._dtype
         if self._element is not None:
             return _full(shape, self._element, dtype)
@@ -342,20 +336,3 @@ def _element(spec: TensorSpec, value: bool | float | str, dtype: np.dtype[Any]) 
     if dtype.kind != "f" and element.item() != value:
         raise refused
     return element
-
-
-def _read_array(spec: TensorSpec, file: Any, dtype: np.dtype[Any]) -> Array:
-    where = f"{DEFINITION_FILE}: the file of warmup.{spec.name}"
-    if file.stat().st_size > MAX_BYTES:
-        raise InvalidInput(f"{where} is larger than {MAX_BYTES:,} bytes")
-    try:
-        array = np.load(file, allow_pickle=False)
-    except Exception as error:  # NumPy raises many kinds of errors
-        raise InvalidInput(f"{where} is not an .npy file of a plain array") from error
-    if not isinstance(array, np.ndarray):  # an archive of several arrays
-        raise InvalidInput(f"{where} is not an .npy file of a plain array")
-    if dtype.hasobject and array.dtype.kind in "SU":
-        array = to_bytes(array)
-    if array.dtype != dtype:
-        raise InvalidInput(f"{where} has {array.dtype}, but the engine takes {dtype}")
-    return np.ascontiguousarray(array).reshape(array.shape)

@@ -62,16 +62,6 @@ def test_a_package_is_named_as_engines_add_would_name_it(
     assert packed_name(source) == name
 
 
-def test_version_is_packed_with_the_warm_up_files_that_it_shares(tmp_path: Path) -> None:
-    (tmp_path / "net" / "2").mkdir(parents=True)
-    (tmp_path / "net" / "engine.toml").write_text('[warmup.x]\nfile = "x.npy"\n')
-    (tmp_path / "net" / "x.npy").write_bytes(b"x")
-    (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"model")
-    package = pack(tmp_path / "net" / "2", "net", 2)
-    paths = [file.path for file in package.manifest.files]
-    assert paths == ["engine.toml", "model.onnx", "x.npy"]
-
-
 def test_file_becomes_a_manifest_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("x")
     (tmp_path / "m.tflite").write_bytes(b"m")

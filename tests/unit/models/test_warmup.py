@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from synergai.domain import TensorSpec
@@ -35,31 +34,15 @@ def test_samples_have_the_given_shapes_and_values(tmp_path: Path) -> None:
     assert first["text"].tolist() == [b"12"]
 
 
-def test_sample_can_be_an_array_in_a_file(tmp_path: Path) -> None:
-    array = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
-    definition(tmp_path, "")
-    np.save(tmp_path / "models" / "engine" / "x.npy", array)
-    found = definition(tmp_path, '[warmup]\nx = { file = "x.npy" }')
-
-    samples = load_samples(found, [X])
-
-    assert len(samples) == 8
-    assert (samples.inputs[0]["x"] == array).all()
-
-
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
         ("warmup = 1", "must be a table"),
         ("[warmup]\nx = 1", "warmup must be a table"),
-        ("[warmup]\nx = { size = [1] }", "no setting size, but shape, value, file"),
+        ("[warmup]\nx = { size = [1] }", "no setting size, but shape, value"),
         ("[warmup]\nx = { shape = [1, -1, 3] }", "shape 2 must be an integer of at least 0"),
         ("[warmup]\nx = { shape = 1 }", "shape must be a list"),
         ("[warmup]\nx = { value = [1] }", "value must be true or false, an integer"),
-        ('[warmup]\nx = { file = "x.npz" }', "'x.npz' is not the name of an .npy file"),
-        ('[warmup]\nx = { file = "x.npy" }', "'x.npy', does not exist"),
-        ('[warmup]\nx = { file = "../../x.npy" }', "leads outside the model directory"),
-        ('[warmup]\nx = { file = "x.npy", value = 1 }', "has its own shape and values"),
     ],
 )
 def test_malformed_table_is_a_fault_that_names_the_entry(
@@ -96,18 +79,3 @@ def test_value_that_the_datatype_cannot_represent_is_rejected(
 
     with pytest.raises(InvalidInput, match=f"the engine takes {datatype}"):
         load_samples(found, [TensorSpec("x", datatype, (1,))])
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [(np.zeros((1, 2, 3)), "has float64"), (np.zeros(3, np.float32), r"the shape \[3\]")],
-)
-def test_array_in_a_file_must_fit_the_model(
-    tmp_path: Path, content: np.ndarray[tuple[int, ...], np.dtype[np.float64]], complaint: str
-) -> None:
-    definition(tmp_path, "")
-    np.save(tmp_path / "models" / "engine" / "x.npy", content)
-    found = definition(tmp_path, '[warmup]\nx = { file = "x.npy" }')
-
-    with pytest.raises(InvalidInput, match=complaint):
-        load_samples(found, [X])
