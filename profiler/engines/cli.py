@@ -76,8 +76,6 @@ def list_engines(
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
-    for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
-        typer.echo(ignored)
     typer.echo(_PUSHED, err=True)
 
 
@@ -332,7 +330,6 @@ def add(
     from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.listing import find_published
-    from synergai.models.formats.model_files import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
@@ -352,8 +349,7 @@ def add(
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    ignored = ignored_configs([model if model.is_dir() else model.absolute().parent])
-    typer.echo("\n".join((self_check.result, *self_check.notes, *ignored)))
+    typer.echo("\n".join((self_check.result, *self_check.notes)))
     _print_found_by(1)
 
 

@@ -19,7 +19,7 @@ from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.models.formats.model_files import ignored_configs, size_bytes
+from synergai.models.formats.model_files import size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,6 @@ class EngineListing:
         fault: Why it is unusable; otherwise empty.
         unverified: Why no input is known that it accepts, if an agent found that out; otherwise
             empty.
-        ignored: What in its folder is not read, if that may surprise; otherwise empty.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
         published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
@@ -131,7 +130,6 @@ class EngineListing:
     state: State
     fault: str = ""
     unverified: str = ""
-    ignored: str = ""
     backend: str
     size_bytes: int | None = None
     accuracy: float | None = None
@@ -171,7 +169,6 @@ def list_present(definition: EngineDefinition, *, unverified: str = "") -> Engin
         state="unusable" if definition.fault else "present",
         fault=definition.fault,
         unverified=unverified,
-        ignored="".join(ignored_configs([definition.folder or definition.file])),
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,

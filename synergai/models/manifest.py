@@ -32,7 +32,6 @@ from synergai.models.formats.model_files import (
     is_engine_path,
     is_version,
     list_files,
-    why_no_model,
 )
 from synergai.names import validate_name, validate_stored_version
 
@@ -270,8 +269,6 @@ def _model_of(folder: Path, definition: Path) -> tuple[Path, str]:
         model = model.parent if model.name == SAVED_MODEL_FILE else model
     else:
         models = find_models(folder)
-        if not models and (reason := why_no_model(folder)):
-            raise InvalidInput(f"{folder} cannot be pushed: {reason}")
         if len(models) != 1:
             found = f"several models ({', '.join(each.name for each in models)})"
             raise InvalidInput(
