@@ -153,11 +153,8 @@ def results(
     gateway: GatewayAddress,
     job: JobIdArgument,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Write shards; without it, print results."
-        ),
-    ] = None,
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the shards.")
+    ],
     wait: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Wait for further results until the job has ended."),
@@ -166,14 +163,10 @@ def results(
 ) -> None:
     """Fetch the results of a job over your own inputs; those in the directory already are kept."""
     # Imported here to keep NumPy out of `--help`.
-    from synergai.cli.result_files import fetch_into, print_results
+    from synergai.cli.result_files import fetch_into
 
     async def run(client: Client) -> None:
-        found = client.job(job)
-        if output is None:
-            await print_results(found, follow=wait, as_json=as_json)
-        else:
-            await fetch_into(found, output, follow=wait, as_json=as_json)
+        await fetch_into(client.job(job), output, follow=wait, as_json=as_json)
 
     gateway.call(run)
 

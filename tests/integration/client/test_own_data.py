@@ -153,8 +153,6 @@ async def test_command_writes_the_results_and_continues(
     assert {index: result.name for index, result in synergai.read_results(fetched)} == {
         index: result.name for index, result in found.items()
     }
-    printed = await run("jobs", "results", facts["id"], "--json", *target)
-    assert [json.loads(line)["index"] for line in printed.out.splitlines()] == list(range(5))
 
 
 async def test_command_without_output_leaves_results_at_the_gateway(
@@ -215,7 +213,8 @@ async def test_follower_of_results_learns_that_the_job_did_not_succeed(
         assert found == [0, 1, 2]
         assert [index async for index, _ in job.results(follow=False)] == [0, 1, 2]
     results = ("jobs", "results", job.id, "--target", gateway.address)
-    for options in ((), ("--output", str(tmp_path / "a")), ("--output", str(tmp_path / "a"))):
+    options = ("--output", str(tmp_path / "a"))
+    for _ in range(2):
         followed = await run(*results, *options, "--follow")
         assert followed.code == 1
         assert f"job {job.id} cancelled" in followed.err
