@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -58,43 +56,12 @@ MinAccuracy = Annotated[
 ]
 
 
-_TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
-
-
 def parse_duration(text: str, option: str) -> float:
     """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative."""
     try:
         return setting_types.parse_duration(text)
     except InvalidInput as error:
         raise InvalidSettings(f"{option}: {error}") from None
-
-
-def parse_instant(text: str, option: str, now: datetime) -> datetime:
-    """Return the instant of a time such as ``18:00``, or of an ISO 8601 date and time.
-
-    A time of day is the next one. Times without a zone are local.
-    """
-    try:
-        if match := _TIME.fullmatch(text.strip()):
-            hour, minute, second = (int(part or 0) for part in match.groups())
-            local = now.astimezone()
-            instant = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
-            if instant <= now:
-                instant = _same_time_tomorrow(instant)
-        else:
-            instant = datetime.fromisoformat(text.strip()).astimezone()
-    except ValueError:
-        raise InvalidSettings(
-            f"{option}: {text!r} is not a time; write one such as 18:00 or 2026-11-23T06:00"
-        ) from None
-    if instant <= now:
-        raise InvalidSettings(f"{option}: {text} has passed")
-    return instant
-
-
-def _same_time_tomorrow(instant: datetime) -> datetime:
-    # Without the zone, because the day may have 23 or 25 hours.
-    return (instant.replace(tzinfo=None) + timedelta(days=1)).astimezone()
 
 
 INPUTS_HELP: Final = "A file, directory or pattern of inputs, instead of --queries"
@@ -131,12 +98,6 @@ Qos = Annotated[
         help="Time to completion: seconds, or 250ms, 90s, 30m or 2h. Default: no deadline.",
     ),
 ]
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", metavar="TIME", help="Complete by 18:00, or a date and time, instead of --qos."
-    ),
-]
 Tenant = Annotated[str, typer.Option(help="Tenant that the job is accounted to.")]
 Key = Annotated[
     str,
@@ -165,7 +126,6 @@ class JobTerms(NamedTuple):
     """Options of every job."""
 
     qos: Qos = None
-    by: By = None
     priority: Priority = 0
     version: EngineVersion = ""
     min_accuracy: MinAccuracy = 0.0
@@ -174,8 +134,6 @@ class JobTerms(NamedTuple):
 
     def options(self) -> JobOptions:
         """Return the options of the client's call."""
-        if self.qos is not None and self.by is not None:
-            raise InvalidSettings("give either --qos or --by")
         return {
             "qos": None if self.qos is None else parse_duration(self.qos, "--qos"),
             "priority": self.priority,
@@ -183,7 +141,3 @@ class JobTerms(NamedTuple):
             "version": self.version,
             "min_accuracy": self.min_accuracy,
         }
-
-    def instant(self) -> datetime | None:
-        """Return the instant of `--by`, which must not have passed."""
-        return None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC))

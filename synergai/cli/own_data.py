@@ -110,7 +110,6 @@ class OwnDataJob:
             inventory.digest,
             own.only or (),
             own.max_failures,
-            terms.by,
             terms.key,
         )
 
@@ -138,7 +137,6 @@ class OwnDataJob:
         job = await self.client.submit(
             self.engine,
             inputs=inventory,
-            by=self.terms.instant(),
             idempotency_key=key,
             outputs=self.own.only or (),
             max_failures=self.own.max_failures,

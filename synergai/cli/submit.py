@@ -32,7 +32,7 @@ Watch = Annotated[
 
 @app.command(
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
-    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]",
+    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --qos 2h[/bold]",
 )
 @on_gateway
 def submit(
@@ -73,9 +73,7 @@ def submit(
         await job.run(detach=not is_watched, fail_on_violation=fail_on_violation, as_json=as_json)
 
     async def run_on_samples(client: Client) -> None:
-        job = await client.submit(
-            engine, queries=queries, by=terms.instant(), idempotency_key=terms.key, **options
-        )
+        job = await client.submit(engine, queries=queries, idempotency_key=terms.key, **options)
         if is_watched:
             typer.echo(f"job {job.id}", err=True)
             await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)

@@ -33,8 +33,6 @@ from synergai.client.requests import (
     normalize_deadline,
     output_names,
     request_builder,
-    seconds_until,
-    to_timestamp,
     with_version,
 )
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
@@ -45,7 +43,6 @@ from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
-    from datetime import datetime
 
     from synergai.client.input_sources import JobInputs
     from synergai.client.streaming import Inputs, ManyInputs
@@ -174,7 +171,6 @@ class Client(FleetOperations):
         *,
         queries: int | None = None,
         inputs: JobInputs | None = None,
-        by: datetime | None = None,
         idempotency_key: str = "",
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
@@ -196,8 +192,6 @@ class Client(FleetOperations):
                 files. An array, or a mapping of arrays by input name, whose rows are the
                 inputs. An iterable of arrays, mappings of arrays, ``bytes`` (an encoded image)
                 or `NamedInput`, each one input.
-            by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
-                it is local time.
             idempotency_key: submitting again with the same key, engine, inputs and options
                 returns the same job, and continues the upload of its inputs; a random key if
                 empty. Inputs that are stored already are read again, to compare them.
@@ -214,26 +208,20 @@ class Client(FleetOperations):
             Conflict: the key was used with another engine, other inputs or other options.
             Overloaded: the gateway rejected the job, or has no room for its inputs.
             Unavailable: the gateway is unreachable or stopping.
-            DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
             NotSupported: a library that the inputs need is missing.
         """
-        if by is not None and options.get("qos") is not None:
-            raise InvalidInput("pass either qos or by")
 
         def spec(queries: int, upload_id: str = "") -> JobSpec:
-            if by is not None:
-                options["qos"] = seconds_until(by)
             return job_spec(engine, queries, upload_id, max_failures=max_failures, **options)
 
         key = idempotency_key or uuid.uuid4().hex
-        instant = None if by is None else to_timestamp(by)
         if inputs is None:
             if queries is None:
                 raise InvalidInput("pass the number of queries, or inputs")
             if outputs:
                 raise InvalidInput("outputs are for jobs over inputs only")
             request = jobs_pb2.SubmitRequest(
-                spec=job_spec_to_proto(spec(queries)), idempotency_key=key, by=instant
+                spec=job_spec_to_proto(spec(queries)), idempotency_key=key
             )
             method = self._channel.jobs.Submit
             return self.job((await self._channel.call(method, request)).id)
@@ -248,7 +236,6 @@ class Client(FleetOperations):
             await self.engine(with_version(engine, options.get("version", ""))),
             inputs,
             spec,
-            instant,
             outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,

@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from synergai.domain import EngineName, validate_accuracy
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
 from synergai.jobs import MAX_PRIORITY, JobSpec, validate_priority
@@ -18,7 +16,6 @@ from synergai.runtime.tasks import TaskBag, is_being_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from datetime import datetime
 
     from numpy.typing import ArrayLike
 
@@ -64,24 +61,6 @@ class Budget:
         if seconds <= 0:
             raise DeadlineExceeded("no response before the deadline")
         return seconds
-
-
-def seconds_until(instant: datetime) -> float:
-    """Return the seconds from now to an instant; one without a zone is in local time."""
-    seconds = instant.timestamp() - time.time()
-    if seconds <= 0:
-        raise DeadlineExceeded(f"{instant:%Y-%m-%d %H:%M:%S} has passed")
-    return seconds
-
-
-def to_timestamp(instant: datetime) -> Timestamp:
-    """Return an instant as a message; one without a zone is in local time."""
-    message = Timestamp()
-    try:
-        message.FromDatetime(instant.astimezone())
-    except AttributeError:
-        raise InvalidInput(f"by must be a datetime, not {instant!r}") from None
-    return message
 
 
 def to_microseconds(seconds: float) -> int:

@@ -31,8 +31,6 @@ from synergai.wire.converters import job_spec_to_proto
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
     from synergai.client.channel import GatewayChannel
     from synergai.client.input_sources import JobInputs
     from synergai.client.upload_messages import UnusableInput, UploadMessage
@@ -208,7 +206,6 @@ class Upload:
 
 _NAMESPACE: Final = uuid.UUID("5ca1ab1e-0da7-4a11-8e57-5eed0f1a7e57")
 """Of the ids of uploads that follow from idempotency keys."""
-_MAX_LISTED: Final = 1000
 
 
 def upload_id_for(idempotency_key: str) -> str:
@@ -221,7 +218,6 @@ async def submit_inputs(
     engine: Engine,
     inputs: JobInputs,
     make_spec: Callable[[int, str], JobSpec],
-    by: Timestamp | None,
     *,
     outputs: Sequence[str],
     idempotency_key: str,
@@ -258,19 +254,5 @@ async def submit_inputs(
         spec=job_spec_to_proto(make_spec(receipt.stored, upload_id)),
         idempotency_key=idempotency_key,
         inputs_digest=receipt.digest if receipt.HasField("digest") else None,
-        by=by,
     )
-    try:
-        return (await channel.call(channel.jobs.Submit, request)).id
-    except Conflict:
-        # The time of day may stand for another day than when the command was first run.
-        if named_by_key and (job_id := await _find_job(channel, upload_id)):
-            return job_id
-        raise
-
-
-async def _find_job(channel: GatewayChannel, upload_id: str) -> str:
-    """Return the id of the job over an upload, if it is among the newest; empty otherwise."""
-    request = jobs_pb2.ListRequest(limit=_MAX_LISTED)
-    jobs = (await channel.call(channel.jobs.List, request)).jobs
-    return next((job.id for job in jobs if job.spec.upload_id == upload_id), "")
+    return (await channel.call(channel.jobs.Submit, request)).id

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +140,9 @@ def test_job_over_inputs_survives_the_death_of_the_gateway(fleet: LocalFleet) ->
 
 
 ROWS = np.arange(40, dtype=np.float32).reshape(-1, 1)
-DEADLINE = datetime.now(UTC).replace(microsecond=123) + timedelta(hours=3)
 SAME: dict[str, dict[str, Any]] = {
     "everything": {},
     "the name of an output": {"outputs": "y"},
-    "the instant": {"by": DEADLINE},
 }
 OTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("inputs", {"inputs": ROWS + 1}),
@@ -159,7 +156,6 @@ OTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "tenant's rows": ("inputs", {"tenant": "lab", "inputs": ROWS + 1}),
     "outputs": ("inputs or outputs", {"outputs": "y"}),
     "QoS": ("qos", {"qos": 601.0}),
-    "deadline": ("qos, by", {"qos": None, "by": DEADLINE}),
     "priority": ("priority", {"priority": 3}),
     "permitted failures": ("max_failures", {"max_failures": 3}),
     "accuracy": ("min_accuracy", {"min_accuracy": 0.5}),
@@ -192,7 +188,6 @@ async def test_same_submission_under_a_key_is_the_same_job(
     client: synergai.Client, request: pytest.FixtureRequest, options: dict[str, Any]
 ) -> None:
     key = request.node.name
-    options = {"qos": None, **options} if "by" in options else options
     first = await submit(client, key, **options)
     again = await submit(client, key, **options)
     await first.wait()
@@ -214,14 +209,6 @@ async def test_key_refuses_any_other_submission_and_says_what_differs(
         with pytest.raises(Conflict, match=f"was already used .* other values of {differing}"):
             await submit(client, key, **change)
         await monday.wait()
-
-
-async def test_key_of_sampled_queries_covers_the_instant(client: synergai.Client) -> None:
-    options: dict[str, Any] = {"queries": 3, "inputs": None, "qos": None}
-    first = await submit(client, "sampled", by=DEADLINE, **options)
-    assert (await submit(client, "sampled", by=DEADLINE, **options)).id == first.id
-    with pytest.raises(Conflict, match="was already used"):
-        await submit(client, "sampled", by=DEADLINE + timedelta(seconds=1), **options)
 
 
 async def test_interrupted_upload_continues_under_its_key_with_the_same_inputs_only(

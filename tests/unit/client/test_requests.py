@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from synergai.client import requests
-from synergai.client.requests import Budget, InputConverter, to_timestamp
+from synergai.client.requests import Budget, InputConverter
 from synergai.domain import Engine
-from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Unavailable
+from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
 from tests.engines import new_engine
 from tests.waiting import turns
 
@@ -33,11 +33,6 @@ def test_budget_that_is_used_up_means_no_response_before_the_deadline(
 
 def test_budget_without_a_limit_is_never_used_up() -> None:
     assert Budget(None).left() is None
-
-
-def test_an_instant_that_is_no_datetime_is_invalid() -> None:
-    with pytest.raises(InvalidInput, match=r"^by must be a datetime, not '18:00'$"):
-        to_timestamp("18:00")  # type: ignore[arg-type]  # a caller's mistake
 
 
 class Gateway:
