@@ -38,7 +38,13 @@ class GatewayAddress(NamedTuple):
         return uvloop.run(run())
 
 
-ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
+ServedEngine = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENGINE",
+        help="Name of a served engine: NAME, NAME/2 for a version, or NAME/2.int8 for a variant.",
+    ),
+]
 
 
 def on_gateway(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
-from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority, parse_duration
+from synergai.cli.options import AsJson, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.data.text_files import finite_float
 from synergai.errors import InvalidInput
@@ -49,7 +49,6 @@ _TIMINGS: Final = (
 class QueryTerms(NamedTuple):
     """Options of a query other than its values."""
 
-    version: EngineVersion = ""
     min_accuracy: MinAccuracy = 0.0
     deadline: Annotated[
         str | None,
@@ -67,7 +66,6 @@ class QueryTerms(NamedTuple):
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
         return {
-            "version": self.version,
             "min_accuracy": self.min_accuracy,
             "deadline": deadline_s,
             "priority": self.priority,
@@ -108,7 +106,7 @@ def infer(
         options["parameters"] = {"synergai_timings": True}
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        description = await client.engine(f"{engine}/{terms.version}" if terms.version else engine)
+        description = await client.engine(engine)
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]

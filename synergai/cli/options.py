@@ -39,15 +39,6 @@ Dictionary = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9 (most urgent).")]
-EngineVersion = Annotated[
-    str,
-    typer.Option(
-        "--version",
-        metavar="N",
-        help="Version of the engine, or a variant of it, such as 2.int8. Default: the gateway's "
-        "choice.",
-    ),
-]
 MinAccuracy = Annotated[
     float,
     typer.Option(
@@ -127,7 +118,6 @@ class JobTerms(NamedTuple):
 
     qos: Qos = None
     priority: Priority = 0
-    version: EngineVersion = ""
     min_accuracy: MinAccuracy = 0.0
     tenant: Tenant = ""
     key: Key = ""
@@ -138,6 +128,5 @@ class JobTerms(NamedTuple):
             "qos": None if self.qos is None else parse_duration(self.qos, "--qos"),
             "priority": self.priority,
             "tenant": self.tenant,
-            "version": self.version,
             "min_accuracy": self.min_accuracy,
         }

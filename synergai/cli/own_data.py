@@ -17,7 +17,6 @@ import typer
 from synergai.cli.jobs import print_accepted, print_status, raise_unless_good, watch_progress
 from synergai.cli.output import count_progress, print_json, to_jsonable
 from synergai.cli.result_files import FailureList, fetch_results, has_all
-from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.jobs import JobState
@@ -55,7 +54,7 @@ class OwnDataJob:
 
     async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
         """Run the command."""
-        description = await self.client.engine(with_version(self.engine, self.terms.version))
+        description = await self.client.engine(self.engine)
         check_output_names(self.own.only or (), description)
         output = self.own.output
         with ExitStack() as stack:

@@ -33,7 +33,6 @@ from synergai.client.requests import (
     normalize_deadline,
     output_names,
     request_builder,
-    with_version,
 )
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.domain import JobId
@@ -57,6 +56,9 @@ class Client(FleetOperations):
     It opens at its first call, or by ``await Client(...)``, in the event loop that it is used in.
     It may be used as an asynchronous context manager, which closes it; several times, if it is
     used in several loops, one after the other.
+
+    The name of an engine may be followed by a version, and that by a variant, as in
+    ``resnet50/2.int8``; the gateway chooses them otherwise, for a job when it accepts it.
 
     Calls raise `NotFound` if there is no such engine, version or job, `InvalidInput` for other
     arguments that are not valid, `Unavailable` without the gateway, and the errors named with them.
@@ -97,7 +99,7 @@ class Client(FleetOperations):
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
                 converted if nothing is lost but the rounding of floating-point numbers, and gain
                 the leading dimension of 1 if they lack it.
-            options: `deadline`, `priority`, `outputs`, `version`, `min_accuracy`, `parameters`; see
+            options: `deadline`, `priority`, `outputs`, `min_accuracy`, `parameters`; see
                 `QueryOptions`. The query is cancelled at its deadline.
 
         Raises:
@@ -111,7 +113,6 @@ class Client(FleetOperations):
         # The deadline is sent with what is left of it when the query leaves.
         timeout = normalize_deadline(options.pop("deadline", None))
         build_request = request_builder(engine, **options)
-        engine = with_version(engine, options.get("version", ""))
         _ = self._channel.oip  # raises NotSupported before the request is built
         budget = Budget(timeout)
         values = await self._inputs.cast(engine, inputs, timeout)
@@ -149,7 +150,6 @@ class Client(FleetOperations):
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         build_request = request_builder(engine, **options)
-        engine = with_version(engine, options.get("version", ""))
 
         async def make_request(item: Inputs) -> inference_pb2.ModelInferRequest:
             return build_request(await self._inputs.cast(engine, item))
@@ -200,7 +200,7 @@ class Client(FleetOperations):
             max_failures: inputs that may fail before the job does; None for all. Only with
                 `inputs`.
             on_progress: called with the progress of the upload, on the event loop.
-            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
+            options: `qos`, `priority`, `tenant`, `min_accuracy`; see `JobOptions`.
 
         Raises:
             InvalidInput: a number is out of range, a name is not valid, or no input can be used.
@@ -233,7 +233,7 @@ class Client(FleetOperations):
 
         job_id = await submit_inputs(
             self._channel,
-            await self.engine(with_version(engine, options.get("version", ""))),
+            await self.engine(engine),
             inputs,
             spec,
             outputs=output_names(outputs),

@@ -144,8 +144,6 @@ class QueryOptions(TypedDict, total=False):
         deadline: seconds until its result is worthless; None, the default, means never.
         priority: 0 (default) to 9 (most urgent).
         outputs: names of the requested outputs, or a single name; all if empty.
-        version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
-            without ``NAME/N``, the gateway's choice.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
         parameters: further parameters of the protocol.
     """
@@ -153,7 +151,6 @@ class QueryOptions(TypedDict, total=False):
     deadline: float | None
     priority: int
     outputs: Sequence[str]
-    version: str
     min_accuracy: float
     parameters: Parameters | None
 
@@ -165,15 +162,12 @@ class JobOptions(TypedDict, total=False):
         qos: seconds from acceptance to completion; None, the default, means no deadline.
         priority: 0 (default) to 9 (most urgent).
         tenant: tenant that the job is accounted to.
-        version: version of the engine; if empty, the gateway chooses one when it accepts the job.
-            With a variant of it, such as ``2.int8``, all queries use this one.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
     """
 
     qos: float | None
     priority: int
     tenant: str
-    version: str
     min_accuracy: float
 
 
@@ -183,12 +177,11 @@ def request_builder(
     deadline: float | None = None,
     priority: int = 0,
     outputs: Sequence[str] = (),
-    version: str = "",
     min_accuracy: float = 0.0,
     parameters: Parameters | None = None,
 ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
     """Return a function that makes a request from a query's inputs; see `QueryOptions`."""
-    name, _, version = with_version(engine, version).partition("/")
+    name, _, version = engine.partition("/")
     outputs = output_names(outputs)
     timeout = normalize_deadline(deadline)
     merged: dict[str, Any] = dict(parameters or {})
@@ -218,14 +211,6 @@ def output_names(outputs: Sequence[str]) -> Sequence[str]:
     return (outputs,) if isinstance(outputs, str) else outputs
 
 
-def with_version(engine: str, version: str) -> str:
-    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version."""
-    name, _, own = engine.partition("/")
-    if own and version not in ("", own):
-        raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
-    return f"{name}/{own or version}" if own or version else name
-
-
 def job_spec(
     engine: str,
     queries: int,
@@ -234,12 +219,11 @@ def job_spec(
     qos: float | None = None,
     priority: int = 0,
     tenant: str = "",
-    version: str = "",
     min_accuracy: float = 0.0,
     max_failures: int | None = None,
 ) -> JobSpec:
     """Return the specification of a job; see `JobOptions`."""
-    name, _, version = with_version(engine, version).partition("/")
+    name, _, version = engine.partition("/")
     version, variant = parse_version(version)
     return JobSpec(
         engine=EngineName(name),

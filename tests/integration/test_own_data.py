@@ -152,7 +152,7 @@ OTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "no rows of its own": ("queries, inputs", {"inputs": None, "queries": 40}),
     "more rows": ("inputs", {"inputs": np.vstack((ROWS, ROWS))}),
     "engine": ("engine", {"engine": "other"}),
-    "version": ("version", {"version": "1"}),
+    "version": ("version", {"engine": "onnx_identity/1"}),
     "tenant's rows": ("inputs", {"tenant": "lab", "inputs": ROWS + 1}),
     "outputs": ("inputs or outputs", {"outputs": "y"}),
     "QoS": ("qos", {"qos": 601.0}),
