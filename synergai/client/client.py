@@ -188,7 +188,7 @@ class Client(FleetOperations):
 
         Args:
             inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
-                list of them: encoded images or texts, or rows of .npy, .npz and .parquet
+                list of them: encoded images or texts, or rows of .npy and .parquet
                 files. An array, or a mapping of arrays by input name, whose rows are the
                 inputs. An iterable of arrays, mappings of arrays, ``bytes`` (an encoded image)
                 or `NamedInput`, each one input.

@@ -124,7 +124,7 @@ def _walk(directory: str) -> Iterator[InputFile]:
 
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
 _TENSORS_ONLY: Final = (
-    "the engine takes tensors only, in .npy, .npz, .parquet, .csv and .jsonl files; for images, "
+    "the engine takes tensors only, in .npy, .parquet, .csv and .jsonl files; for images, "
     'set preprocess = "resnet50", "mobilenet" or "ssd" in its engine.toml'
 )
 _LENGTH_BYTES: Final = 4

@@ -125,7 +125,7 @@ def _columns(schema: Any, engine: Engine) -> dict[str, str]:
         ]
         if len(binaries) == 1:
             return {engine.inputs[0].name: binaries[0]}
-    return match_columns(schema.names, engine, "columns")
+    return match_columns(schema.names, engine)
 
 
 def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:

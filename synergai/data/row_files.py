@@ -1,4 +1,4 @@
-"""Files whose rows are inputs: arrays (.npy), archives of arrays (.npz), Parquet and text.
+"""Files whose rows are inputs: arrays (.npy), Parquet and text.
 
 Every reader is a context manager with the number of inputs in its file, and yields them lazily.
 
@@ -10,7 +10,6 @@ cells of CSV, or a JSON number or list.
 from __future__ import annotations
 
 import math
-import zipfile
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 import numpy as np
 from numpy.lib import format as npy_format
 
-from synergai.data.columns import as_array, check_unique, count_rows, match_columns
+from synergai.data.columns import as_array, check_unique, count_rows
 from synergai.data.items import Unusable
 from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
@@ -138,7 +137,7 @@ def _shaped(value: Any, spec: TensorSpec) -> Any:
     return value
 
 
-ROW_SUFFIXES: Final = frozenset((".npy", ".npz", ".parquet"))
+ROW_SUFFIXES: Final = frozenset((".npy", ".parquet"))
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 10_000
 _MAX_INPUT_BYTES: Final = 1 << 30
@@ -182,26 +181,31 @@ def open_rows(path: str, engine: Engine) -> RowFile:
         from synergai.data.parquet import ParquetRows
 
         return ParquetRows(Path(path).open("rb"), engine)
-    return ArrayRows(Path(path).open("rb"), engine, archive=Path(path).suffix.lower() == ".npz")
+    return ArrayRows(Path(path).open("rb"), engine)
 
 
 class ArrayRows:
-    """Rows of an array, or of the arrays of an archive.
+    """Rows of an array.
 
     Args:
         file: the file, which this object closes.
 
     Attributes:
-        single: whether the arrays are one input, without a dimension of rows.
+        single: whether the array is one input, without a dimension of rows.
     """
 
-    def __init__(self, file: IO[bytes], engine: Engine, *, archive: bool) -> None:
+    def __init__(self, file: IO[bytes], engine: Engine) -> None:
         with ExitStack() as stack:
             stack.enter_context(file)
-            files = _members(file, engine, stack) if archive else _only_input(file, engine)
-            self._streams = {name: ArrayStream(member) for name, member in files.items()}
-            shapes = {name: stream.shape for name, stream in self._streams.items()}
-            rows = count_rows(shapes, engine)
+            if len(engine.inputs) != 1:
+                names = ", ".join(spec.name for spec in engine.inputs)
+                raise InvalidInput(
+                    f"engine {engine.name!r} has several inputs: put them into the columns {names} "
+                    "of a .parquet file"
+                )
+            self._name = engine.inputs[0].name
+            self._stream = ArrayStream(file)
+            rows = count_rows({self._name: self._stream.shape}, engine)
             self.single = rows is None
             self.count = 1 if rows is None else rows
             self._stack = stack.pop_all()
@@ -214,36 +218,10 @@ class ArrayRows:
 
     def rows(self, start: int = 0) -> Iterator[Row]:
         """Yield the inputs from `start` on."""
-        if self.single:
-            if start == 0:
-                yield {name: stream.read_all() for name, stream in self._streams.items()}
-            return
-        names = list(self._streams)
-        columns = [stream.rows(start) for stream in self._streams.values()]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(names, values, strict=True))
-
-
-def _only_input(file: IO[bytes], engine: Engine) -> dict[str, IO[bytes]]:
-    if len(engine.inputs) != 1:
-        names = ", ".join(spec.name for spec in engine.inputs)
-        raise InvalidInput(
-            f"engine {engine.name!r} has {len(engine.inputs)} inputs: put the arrays "
-            f"{names} into a .npz file"
-        )
-    return {engine.inputs[0].name: file}
-
-
-def _members(file: IO[bytes], engine: Engine, stack: ExitStack) -> dict[str, IO[bytes]]:
-    try:
-        archive = stack.enter_context(zipfile.ZipFile(file))
-    except zipfile.BadZipFile as error:
-        raise InvalidInput(f"it is not a .npz file: {error}") from None
-    members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-    columns = match_columns(members, engine, "arrays")
-    return {
-        name: stack.enter_context(archive.open(members[column])) for name, column in columns.items()
-    }
+        if not self.single:
+            yield from ({self._name: row} for row in self._stream.rows(start))
+        elif start == 0:
+            yield {self._name: self._stream.read_all()}
 
 
 class ArrayStream:

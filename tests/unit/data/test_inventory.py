@@ -179,14 +179,6 @@ def test_array_of_the_inputs_shape_is_one_input(tmp_path: Path) -> None:
     assert item.value["x"].tolist() == [1.0, 2.0]
 
 
-def test_archive_has_an_array_for_each_input(tmp_path: Path) -> None:
-    a, b = np.arange(6.0).reshape(3, 2), np.arange(3)
-    np.savez_compressed(tmp_path / "x.npz", a=a, b=b[:, None], labels=np.zeros(7))
-    found = read(tmp_path / "x.npz", engine=PAIRS, start=1)
-    assert [item.value["b"].tolist() for item in found] == [[1], [2]]
-    assert found[-1].value["a"].tolist() == [4.0, 5.0]
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_rows_of_a_parquet_file_are_read_by_row_group(flat: bool, tmp_path: Path) -> None:
     rows = np.arange(24.0).reshape(6, 2, 2)
@@ -211,7 +203,6 @@ def test_parquet_file_of_images_and_missing_values(tmp_path: Path) -> None:
     [
         ("x.npy", b"no array", "not an array in NumPy's format"),
         ("x.npy", b"", "not an array in NumPy's format"),
-        ("x.npz", b"no archive", "not a .npz file"),
         ("x.parquet", b"no table", "not a Parquet file"),
     ],
 )
@@ -245,13 +236,13 @@ def test_array_that_does_not_suit_is_refused(
         read(tmp_path / "x.npy")
 
 
-def test_archive_without_the_inputs_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), c=np.zeros((3, 1)))
-    with pytest.raises(InvalidInput, match=r"has the arrays a, c; engine 'engine' needs a, b"):
-        read(tmp_path / "x.npz", engine=PAIRS)
-    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), b=np.zeros((4, 1)))
-    with pytest.raises(InvalidInput, match="different numbers of rows"):
-        read(tmp_path / "x.npz", engine=PAIRS)
+def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [[0.0, 0.0]], "c": [[0]]}), tmp_path / "x.parquet")
+    with pytest.raises(InvalidInput, match=r"the columns a, c; engine 'engine' needs a, b"):
+        read(tmp_path / "x.parquet", engine=PAIRS)
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with pytest.raises(InvalidInput, match=r"several inputs: put them into the columns a, b of a"):
+        read(tmp_path / "x.npy", engine=PAIRS)
 
 
 def test_rows_of_a_file_that_is_cut_meanwhile_fail(tmp_path: Path) -> None:
