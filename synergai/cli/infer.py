@@ -89,9 +89,7 @@ def infer(
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--output", "--only", "-o", metavar="NAME", help="Only this output; repeatable."
-        ),
+        typer.Option("--only", metavar="NAME", help="Only this output; repeatable."),
     ] = None,
     *,
     terms: QueryTerms,
