@@ -347,7 +347,6 @@ def add(
         replace=replace,
         check=self_check,
     )
-    self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
     typer.echo("\n".join((self_check.result, *self_check.notes)))
     _print_found_by(1)
@@ -387,8 +386,6 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     source: str | Text = row.source.partition(",")[0]
     if row.fault:
         source = cut_text(row.fault, "red")
-    elif row.unverified:
-        source = cut_text(f"unverified: {row.unverified}", "yellow")
     return row.name, size, row.backend, format_percent(row.accuracy), published, source
 
 
