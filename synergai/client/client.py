@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class Client(FleetOperations):
     """Asynchronous client of a gateway.
 
-    It opens at its first call, or by ``await Client(...)``, in the event loop that it is used in.
+    It opens at its first call, or by `connect`, in the event loop that it is used in.
     It may be used as an asynchronous context manager, which closes it; several times, if it is
     used in several loops, one after the other.
 

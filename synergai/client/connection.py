@@ -8,7 +8,7 @@ from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from synergai.wire.parameters import cancel_request
 from synergai.wire.status import error_from_stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
     from synergai.client.requests import Budget
@@ -211,9 +211,6 @@ class GatewayConnection:
             closing.push_async_callback(channel.close)
             closing.push_async_callback(self._shared_stream.close)
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self.connect().__await__()
-
     async def __aenter__(self) -> Self:
         return await self.connect()
 
@@ -228,7 +225,7 @@ class GatewayConnection:
         try:
             asyncio.get_running_loop()  # which the channel is bound to
         except RuntimeError:
-            raise InvalidInput("connect the client first, with `await client`") from None
+            raise InvalidInput("connect the client first, with `await client.connect()`") from None
         self._opened = channel = GatewayChannel(
             self.targets,
             self._max_message_bytes,

@@ -152,7 +152,9 @@ class Requests:
             while not self._stop.is_set():
                 try:
                     result = client.infer(
-                        ENGINE, {"x": np.zeros((1, 3), np.float32)}, version=version, deadline=30.0
+                        f"{ENGINE}/{version}" if version else ENGINE,
+                        {"x": np.zeros((1, 3), np.float32)},
+                        deadline=30.0,
                     )
                 except synergai.SynergaiError as error:
                     self.failures.append(error)

@@ -244,19 +244,20 @@ def test_url_as_target_is_rejected_with_what_to_leave_out(scheme: str) -> None:
         synergai.Client(f"{scheme}127.0.0.1:8001")
 
 
-async def test_client_is_awaited_or_opens_at_its_first_call(gateway: FakeGateway) -> None:
-    awaited, lazy = await synergai.Client(gateway.address), synergai.Client(gateway.address)
-    for client in (awaited, lazy):
+async def test_client_opens_when_it_is_told_or_at_its_first_call(gateway: FakeGateway) -> None:
+    told = await synergai.Client(gateway.address).connect()
+    lazy = synergai.Client(gateway.address)
+    for client in (told, lazy):
         assert (await client.infer("identity", x(1)))["y"] == 1.0
         await client.close()
         with pytest.raises(synergai.Cancelled, match="the client is closed"):
             await client.ready()
-    assert await (await lazy).ready()
+    assert await (await lazy.connect()).ready()
     await lazy.close()
 
 
 def test_client_that_opens_without_an_event_loop_says_how() -> None:
-    with pytest.raises(synergai.InvalidInput, match="await client"):
+    with pytest.raises(synergai.InvalidInput, match=r"await client\.connect\(\)"):
         synergai.Client("127.0.0.1:1").job("unknown")
 
 

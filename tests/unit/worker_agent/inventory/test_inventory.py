@@ -222,9 +222,8 @@ async def test_changed_warm_up_is_a_change_of_the_engine(
     inventory: Inventory, models: Path, loads: Loads
 ) -> None:
     await described(inventory)
-    (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
-    for content in (b"first", b"second"):
-        (models / "one" / "x.npy").write_bytes(content)
+    for value in (1, 2):
+        (models / "one" / "engine.toml").write_text(f"[warmup]\nx = {{ value = {value} }}")
         await poll(inventory)
         assert list(await poll(inventory)) == [ONE]
     assert loads == [ONE] * 3
