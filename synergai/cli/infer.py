@@ -12,7 +12,6 @@ import typer
 from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
 from synergai.cli.options import AsJson, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
-from synergai.data.text_files import finite_float
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -299,6 +298,8 @@ def _literal(text: str, datatype: str) -> Any:
     """Return the value of a JSON literal; for text inputs, of a JSON list or string only."""
     if datatype == "BYTES" and not text.startswith(("[", '"')):
         return text
+    from synergai.data.row_files import finite_float
+
     try:
         return json.loads(text, parse_float=finite_float)
     except (ValueError, RecursionError):

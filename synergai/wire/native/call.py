@@ -19,9 +19,9 @@ from synergai.wire.status import error_details, status_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from synergai.wire.native.handlers import Handlers
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Stream
+    from synergai.wire.native.server import Handlers
     from synergai.wire.request_codec import Buffer
     from synergai.wire.server_call import Metadata, Peer
 

@@ -1,7 +1,7 @@
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.wire.native.frame_limits import (
+from synergai.wire.native.connection import (
     CREDIT,
     CREDIT_PER_S,
     SMALL_CREDIT,
