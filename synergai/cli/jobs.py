@@ -35,22 +35,12 @@ if TYPE_CHECKING:
     from synergai.client.jobs import JobHandle
     from synergai.jobs import Execution, JobStatus
 
-VIOLATED: Final = 3
-"""Exit code of a command whose job missed its QoS."""
-
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="List, show, watch and cancel jobs, and fetch results.",
 )
 
-FailOnViolation = Annotated[
-    bool,
-    typer.Option(
-        "--fail-on-violation",
-        help=f"Wait for the job to end, and exit with {VIOLATED} if it missed its QoS.",
-    ),
-]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 _MAX_REASON: Final = 60
@@ -118,13 +108,12 @@ def show(
 def watch(
     gateway: GatewayAddress,
     job: JobIdArgument,
-    fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
 
     async def run(client: Client) -> None:
-        await follow(client.job(job), as_json=as_json, fail_on_violation=fail_on_violation)
+        await follow(client.job(job), as_json=as_json)
 
     gateway.call(run)
 
@@ -171,11 +160,11 @@ def results(
     gateway.call(run)
 
 
-async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
+async def follow(job: JobHandle, *, as_json: bool) -> None:
     """Show a job's progress until it ends, then its final status."""
     status = await watch_progress(job)
     print_status(status, as_json=as_json)
-    raise_unless_good(status, fail_on_violation=fail_on_violation)
+    raise_unless_good(status)
 
 
 async def print_accepted(
@@ -233,14 +222,12 @@ def _print_continues(console: Console, verb: str, job_id: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
-    """Raise unless a job succeeded and, if that matters, met its QoS."""
+def raise_unless_good(status: JobStatus) -> None:
+    """Raise unless a job succeeded, and some of its inputs with it."""
     status.raise_unless_succeeded()
     if 0 < status.spec.queries <= status.failures:
         inputs = "the only input" if status.failures == 1 else f"all {status.failures:,} inputs"
         raise InvalidInput(f"{inputs} of job {status.id} failed")
-    if fail_on_violation and status.violated:
-        raise typer.Exit(VIOLATED)
 
 
 def progress_text(job: JobStatus) -> str:

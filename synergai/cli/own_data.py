@@ -52,7 +52,7 @@ class OwnDataJob:
     unusable: FailureList = field(default_factory=FailureList)
     failed: FailureList = field(default_factory=FailureList)
 
-    async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
+    async def run(self, *, detach: bool, as_json: bool) -> None:
         """Run the command."""
         description = await self.client.engine(self.engine)
         check_output_names(self.own.only or (), description)
@@ -76,7 +76,7 @@ class OwnDataJob:
                 typer.echo(job.id)
             status = await self._wait(job, directory)
             self._print_end(status, directory, as_json=as_json)
-            raise_unless_good(status, fail_on_violation=fail_on_violation)
+            raise_unless_good(status)
 
     async def _list(self, engine: Engine, progress: Progress) -> InputInventory:
         task = progress.add_task("listing inputs", total=None)

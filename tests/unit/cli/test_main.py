@@ -263,7 +263,6 @@ def test_pattern_that_the_shell_expanded_names_all_its_files(
         (("--queries", "1", "a.jpg"), "either --queries, or the inputs"),
         (("--queries", "1", "--max-failures", "0"), "--max-failures is for jobs over your own"),
         (("--queries", "1", "--only", "y"), "--only is for jobs over your own"),
-        (("a.jpg", "--detach", "--fail-on-violation"), "leave --detach out"),
     ],
 )
 def test_options_of_a_job_that_contradict_each_other_are_refused(
