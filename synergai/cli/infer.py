@@ -280,7 +280,6 @@ def usage(engine: Engine) -> str:
 
 
 def _parse(text: str, names: list[str], engine: Engine) -> tuple[str, Any]:
-    """Return the name and value of an input."""
     # Literals may contain '=', so known names are matched first.
     name, equals, rest = text.partition("=")
     if not equals or (name not in names and text.startswith(("@", "[", '"'))):

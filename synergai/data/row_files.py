@@ -200,7 +200,6 @@ class TextRows:
             yield {spec.name: _shaped(cells.get(spec.name), spec) for spec in self._specs}
 
     def _suits(self, value: object) -> bool:
-        """Return whether a JSON value has the engine's inputs."""
         if isinstance(value, dict):
             return all(spec.name in value for spec in self._specs)
         return self._takes_numbers_alone and isinstance(value, list | int | float)

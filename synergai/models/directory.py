@@ -217,7 +217,6 @@ class ModelDirectory:
         return sorted(found, key=lambda each: by_version(each.name))
 
     def _load_entry(self, entry: Path) -> list[EngineDefinition]:
-        """Return the versions of the engine in an entry, sorted by version."""
         try:
             name = validate_name(entry.name, "engine name")
         except InvalidInput as error:
@@ -248,7 +247,6 @@ class ModelDirectory:
         return found
 
     def _find_layout(self, folder: Path) -> _Layout:
-        """Return where the versions of an engine are in its folder."""
         self._check_confined(folder)
         if not folder.is_dir():
             return _Layout()
@@ -327,7 +325,6 @@ class ModelDirectory:
         )
 
     def _read_keys(self, name: EngineName, folder: Path) -> DefinitionFile:
-        """Return the keys of an engine's folder."""
         definition = self._own_or_shared(folder, split_version(name)[0], DEFINITION_FILE)
         read = read_definition if definition.parent == folder else read_shared_definition
         return read(definition)

@@ -189,7 +189,6 @@ def _decode(image: Pixels | bytes) -> Pixels:
 
 
 def _crop_and_resize(family: Preprocessing, pixels: Pixels) -> Pixels:
-    """Return the model's view of an image, at the size of its input."""
     from synergai.models.images import resize
 
     size = family.size
@@ -305,7 +304,6 @@ def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postproces
 
 
 def _rows_per_image(output: Array) -> Array:
-    """Reshape to one row of values per image."""
     if not output.size:
         return output.reshape(0, 0)
     return output.reshape(len(output) if output.ndim else 1, -1)

@@ -317,7 +317,6 @@ def _full(shape: tuple[int, ...], element: Array, dtype: np.dtype[Any]) -> Array
 
 
 def _element(spec: TensorSpec, value: bool | float | str, dtype: np.dtype[Any]) -> Array:
-    """Return `value` as an array without dimensions."""
     refused = InvalidInput(
         f"{DEFINITION_FILE}: warmup.{spec.name} has the value {value!r}, but the engine takes "
         f"{spec.datatype}"

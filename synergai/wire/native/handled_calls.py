@@ -200,7 +200,6 @@ class TasklessCall(Call):
             pending.result.set_result(response)
 
     def _finish(self, result: asyncio.Future[Buffer]) -> None:
-        """Let a task respond with a result."""
         self._pending = None
         if not result.cancelled():
             result.exception()  # else asyncio logs it if the client leaves before the task starts

@@ -287,7 +287,6 @@ class NativeServer:
             client.opening.add_done_callback(partial(self._on_opened, client, connection))
 
     async def _close_idle(self) -> None:
-        """Close connections without calls."""
         while True:
             await asyncio.sleep(_CHECK_IDLE_S)
             idle_since = time.monotonic() - _IDLE_S
