@@ -42,6 +42,9 @@ _BYTES_PER_MBIT = 125_000.0
 @on_gateway
 def workers(
     gateway: GatewayAddress,
+    links: Annotated[
+        bool, typer.Option("--links", help="Show the links between gateway and workers.")
+    ] = False,
     as_fleet: Annotated[
         bool, typer.Option("--as-fleet", help="Print a fleet file for [bold]synergai plan[/bold].")
     ] = False,
@@ -53,6 +56,8 @@ def workers(
         print_json(registered)
     elif as_fleet:
         print_fleet(registered)
+    elif registered and links:
+        show_links(registered)
     elif registered:
         show_workers(registered)
     else:
@@ -173,6 +178,18 @@ def _power_text(worker: WorkerStatus) -> Text:
     return Text("\n").join([Text(worker.power_mode), drawn] if worker.power_mode else [drawn])
 
 
+def show_links(workers: Sequence[WorkerStatus]) -> None:
+    """Print a table of what is known of the links between the workers and the gateway."""
+    print_table(
+        ("from", "to", "rate", "round trip"),
+        (
+            (source, target, _rate_text(bytes_per_s), format_seconds(round_trip_s or None))
+            for worker in workers
+            for source, target, bytes_per_s, round_trip_s in _links(worker)
+        ),
+    )
+
+
 def _links(worker: WorkerStatus) -> Iterator[tuple[str, str, float, float]]:
     """Yield the ends, bytes per second and round trip of links; 0 is unknown."""
     link = worker.link
@@ -180,6 +197,10 @@ def _links(worker: WorkerStatus) -> Iterator[tuple[str, str, float, float]]:
     yield worker.id, GATEWAY, link.from_bytes_per_s, link.round_trip_s
     for each in worker.peers:
         yield each.worker_id, worker.id, each.bytes_per_s, each.round_trip_s
+
+
+def _rate_text(bytes_per_s: float) -> str:
+    return f"{_mbit_s(bytes_per_s):,.10g} Mbit/s" if bytes_per_s else "unknown"
 
 
 def _mbit_s(bytes_per_s: float) -> float:

@@ -90,8 +90,8 @@ def test_tensors_pass_between_agents_and_not_through_the_gateway(peers: Peers) -
         wait_until(lambda: "last" in sent())
         assert sent() == {"last"}
         wait_until(lambda: any(worker.peers for worker in client.workers()))
-        shown = CliRunner().invoke(app, ["--as-fleet", "--target", peers.fleet.address]).output
-        assert re.search(r'^from = "(left|right)"\nto = "last"\nmbit_s = \d', shown, re.MULTILINE)
+        shown = CliRunner().invoke(app, ["--links", "--target", peers.fleet.address]).output
+        assert re.search(r"^(left|right) +last +[\d,.e+]+ Mbit/s", shown, re.MULTILINE)
 
 
 def test_requests_outlive_the_loss_of_a_worker_that_holds_their_tensors(peers: Peers) -> None:

@@ -1,6 +1,7 @@
 """An engine that no worker has whole: requests and jobs run through workers with its stages."""
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -208,6 +209,9 @@ def test_links_are_learned_from_the_tensors(
 
     wait_until(lambda: min(link().to_bytes_per_s, link().from_bytes_per_s) > 0)
     assert 0 < link().round_trip_s <= time.monotonic() - began
+    shown = run_command("--links", "--target", fleet.address)
+    for ends in ("gateway +stage-0", "stage-0 +gateway"):
+        assert re.search(rf"^{ends} +[\d,.e+]+ Mbit/s", shown, re.MULTILINE)
     file = tmp_path / "fleet.toml"
     file.write_text(run_command("--as-fleet", "--target", fleet.address))
     planned = read_fleet(file)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from synergai.cli.fleet import print_fleet, show_workers
+from synergai.cli.fleet import print_fleet, show_links, show_workers
 from synergai.client.fleet import WorkerLink, WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, Session, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
@@ -87,10 +87,13 @@ def test_fast_links_have_no_exponents_and_limits_the_unit_of_the_option(
 ) -> None:
     link = WorkerLink(to_bytes_per_s=7_703_750_000.0, from_bytes_per_s=6_250.0)
     limited = replace(worker("nx-1"), link=link, memory_limit_bytes=100_000_000)
+    show_links([limited])
+    shown = capsys.readouterr().out
+    assert "61,630 Mbit/s" in shown
+    assert "0.05 Mbit/s" in shown
     print_fleet([limited])
     written = capsys.readouterr().out
     assert "mbit_s = 61630\n" in written
-    assert "mbit_s = 0.05\n" in written
     assert "memory_mb = 100\n" in written
     show_workers([limited])
     assert "of 100 MB" in capsys.readouterr().out
