@@ -11,22 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.wire.native.handled_calls import accept_call
-from synergai.wire.native.http2 import (
-    DATA,
-    ENHANCE_YOUR_CALM,
-    HEADERS,
-    PING,
-    SETTINGS,
-    ConnectionFault,
-)
+from synergai.wire.native.http2 import ConnectionFault, FrameLimits
 from synergai.wire.native.sending import OWN_PING, Sender
 from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
-    from synergai.wire.native.server import CallTurns, Handlers
+    from synergai.wire.native.call import Handlers
+
+    BeginCalls: TypeAlias = Callable[[int], tuple[int, bool]]
+    """Begins calls of a client, this many at most; returns how many, and whether it has more."""
 
 SILENT_S: Final = 10.0
 """Time within which a client shakes hands, and within which it sends the preface after that."""
@@ -45,86 +42,75 @@ _AGE_SPREAD: Final = 0.1
 """Share by which the ages of connections differ, so that clients do not come back all at once."""
 
 
-# Limits on the frames that carry little. Calls and their data are limited elsewhere.
+# A client with thousands of cheap calls would delay all others if all calls that have arrived began
+# together. A few begin in a turn, which lasts until the event loop has come round, and so until
+# they have been handled.
 
-CREDIT: Final = 1000
-"""Frames without data that a connection may send at once."""
-CREDIT_PER_S: Final = 200
-SMALL_BYTES: Final = 512
-SMALL_CREDIT: Final = 50_000
-"""Frames with up to `SMALL_BYTES` of data that a connection may send at once: gRPC does not apply
-flow control to data for calls that have ended."""
-SMALL_PER_S: Final = 20_000
-_EARNED_BY_RESPONSE: Final = 2
-_RESPONSE_BYTES: Final = 16
-"""Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
-_REFUSED_COST: Final = 32
-"""Credit of a call whose header block is too large: more than the refusal earns."""
-_SURPLUS: Final = 64
-"""Fields of such a block beyond the limit that cost one more."""
-_ACKNOWLEDGED_COST: Final = 4
-"""Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
+_CALLS: Final = 8
+"""Calls that begin in a turn."""
+_CALLS_OF_CLIENT: Final = 2
+"""Calls of a client that waits for its turn, before it is the next one's."""
+_OF_OTHERS: Final = 2
+"""Calls in a turn of clients that waited before."""
+_TURN_S: Final = 1e-3
 
 
-class _Credit:
-    """What a client may send at once, and earns with time."""
+class CallTurns:
+    """Lets clients begin calls one after the other.
 
-    def __init__(self, most: int, per_s: int, of: str, clock: Callable[[], float]) -> None:
-        self.left = self._most = most
-        self._per_s = per_s
-        self._of = of
-        self._clock = clock
-        self._at = clock()
-
-    def take(self, cost: int) -> None:
-        self.left -= cost
-        if self.left < 0:
-            now = self._clock()
-            earned = int((now - self._at) * self._per_s)
-            if self.left + earned < 0:
-                raise ConnectionFault(f"too many frames {self._of}", ENHANCE_YOUR_CALM)
-            self._at = now
-            self.left = min(self._most, self.left + earned)
-
-
-class FrameLimits:
-    """Counts the frames that a client sends.
-
-    Calls earn credit for a frame that resets them. Frames with data cost nothing unless they are
-    small and many. All other frames take credit, which grows with time and with responses.
-
-    Args:
-        clock: monotonic seconds.
+    Those that had none waiting come first, but a turn has room for the others, too.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._credit = _Credit(CREDIT, CREDIT_PER_S, "without data", clock)
-        self._small = _Credit(SMALL_CREDIT, SMALL_PER_S, "with little data", clock)
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._left = _CALLS
+        self._began_at = -math.inf
+        self._newcomers: dict[BeginCalls, None] = {}
+        self._others: dict[BeginCalls, None] = {}
+        self._next_turn: asyncio.Handle | None = None
 
-    def count(self, kind: int, size: int) -> None:
-        """Count a frame, of this size without its header.
+    def serve(self, begin_calls: BeginCalls) -> None:
+        """Let a client that has sent something begin calls, or wait for its turn."""
+        if self._next_turn is not None:
+            self._let_begin(begin_calls, 0, self._newcomers)
+            return
+        # Without a timer, which would wake an event loop that has a call at a time. The time of
+        # uvloop stands still until the loop comes round.
+        now = self._loop.time()
+        if now - self._began_at >= _TURN_S:
+            self._left, self._began_at = _CALLS, now
+        self._let_begin(begin_calls, max(0, self._left), self._others)
 
-        Raises:
-            ConnectionFault: there are too many of them.
-        """
-        if kind == HEADERS:
-            self._earn(1)
-        elif kind != DATA or not size:
-            self._credit.take(_ACKNOWLEDGED_COST if kind in (PING, SETTINGS) else 1)
-        elif size <= SMALL_BYTES:
-            self._small.take(1)
+    def leave(self, begin_calls: BeginCalls) -> None:
+        """Forget a client."""
+        self._newcomers.pop(begin_calls, None)
+        self._others.pop(begin_calls, None)
 
-    def count_refused(self, surplus: int) -> None:
-        """Count a call that is refused as its header block has so many fields too many."""
-        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
+    def _let_begin(
+        self, begin_calls: BeginCalls, calls: int, waiting: dict[BeginCalls, None]
+    ) -> None:
+        begun, has_more = begin_calls(calls)
+        self._left -= begun
+        if has_more:
+            if begin_calls not in self._others:
+                waiting[begin_calls] = None
+            self._plan_turn()
 
-    def respond(self, size: int) -> None:
-        """Count bytes sent to the client."""
-        self._earn(_EARNED_BY_RESPONSE + size // _RESPONSE_BYTES)
+    def _plan_turn(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._begin_turn)
 
-    def _earn(self, credit: int) -> None:
-        if self._credit.left < CREDIT:
-            self._credit.left += credit
+    def _begin_turn(self) -> None:
+        self._next_turn = None
+        self._left, self._began_at = _CALLS, self._loop.time()
+        while self._left > 0 and (self._newcomers or self._others):
+            is_newcomer = self._newcomers and (self._left > _OF_OTHERS or not self._others)
+            waiting = self._newcomers if is_newcomer else self._others
+            begin_calls = next(iter(waiting))
+            del waiting[begin_calls]
+            self._let_begin(begin_calls, min(_CALLS_OF_CLIENT, self._left), self._others)
+        if self._newcomers or self._others:
+            self._plan_turn()
 
 
 class ClientConnection(asyncio.BufferedProtocol):

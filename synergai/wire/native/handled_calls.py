@@ -18,9 +18,9 @@ from synergai.wire.server_call import behaviour_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+    from synergai.wire.native.call import Handlers
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Stream
-    from synergai.wire.native.server import Handlers
     from synergai.wire.request_codec import Buffer
     from synergai.wire.rpc import BegunUnary, PendingCall
     from synergai.wire.server_call import Peer

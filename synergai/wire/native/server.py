@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import time
 from contextlib import suppress
@@ -13,24 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.limits import MAX_INCOMPLETE_BYTES
-from synergai.wire.memory_bounds import IncompleteRequests
-from synergai.wire.native.connection import SILENT_S, UNREAD_S, ClientConnection
-from synergai.wire.rpc import BegunUnary, Service
-from synergai.wire.server_call import find_handler
+from synergai.wire.native.call import Handlers
+from synergai.wire.native.connection import SILENT_S, UNREAD_S, CallTurns, ClientConnection
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, TypeAlias
+    from collections.abc import Sequence
 
     import grpc
 
     from synergai.wire.native.http2 import ConnectionFault
     from synergai.wire.server_call import Interceptor
-
-    BeginCalls: TypeAlias = Callable[[int], tuple[int, bool]]
-    """Begins calls of a client, this many at most; returns how many, and whether it has more."""
 
 _BACKLOG: Final = 1024
 _ACCEPT_AGAIN_S: Final = 0.5
@@ -48,121 +40,6 @@ _CHECK_IDLE_S: Final = 5.0
 _LOG_INTERVAL_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-_RECEIVED_BYTES: Final = 64 << 10
-
-
-class Handlers:
-    """The handlers, and the calls that they handle.
-
-    Args:
-        max_bytes: largest message of a client.
-        interceptor: may replace the handler of a call, or end the call.
-
-    Attributes:
-        incomplete: the requests that have not arrived in full.
-        connection_age: seconds after which a connection is retired, and after which it then ends.
-        taskless: handlers, by path, of calls that need no task until they respond.
-        received: memory into which connections receive what they handle at once.
-    """
-
-    def __init__(self, max_bytes: int, interceptor: Interceptor | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.max_bytes = max_bytes
-        self.connection_age = (0.0, 0.0)
-        self.incomplete = IncompleteRequests(MAX_INCOMPLETE_BYTES)
-        self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        self.tasks = TaskBag()
-        self.interceptor = interceptor
-        self.taskless: dict[str, BegunUnary[Any]] = {}
-        self._methods: dict[str, Any] = {}
-        self._handlers: list[grpc.GenericRpcHandler] = []
-
-    def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add handlers; of several that suit a call, the first one is used."""
-        for handler in handlers:
-            self._handlers.append(handler)
-            if isinstance(handler, Service):
-                self._methods = handler.paths | self._methods
-        if self.interceptor is None:
-            begun = ((p, m) for p, m in self._methods.items() if isinstance(m, BegunUnary))
-            self.taskless = dict(begun)
-
-    def find(self, path: str) -> Any:
-        """Return the handler of a method; None without one."""
-        return self._methods.get(path) or find_handler(self._handlers, path)
-
-
-# A client with thousands of cheap calls would delay all others if all calls that have arrived began
-# together. A few begin in a turn, which lasts until the event loop has come round, and so until
-# they have been handled.
-
-_CALLS: Final = 8
-"""Calls that begin in a turn."""
-_CALLS_OF_CLIENT: Final = 2
-"""Calls of a client that waits for its turn, before it is the next one's."""
-_OF_OTHERS: Final = 2
-"""Calls in a turn of clients that waited before."""
-_TURN_S: Final = 1e-3
-
-
-class CallTurns:
-    """Lets clients begin calls one after the other.
-
-    Those that had none waiting come first, but a turn has room for the others, too.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._left = _CALLS
-        self._began_at = -math.inf
-        self._newcomers: dict[BeginCalls, None] = {}
-        self._others: dict[BeginCalls, None] = {}
-        self._next_turn: asyncio.Handle | None = None
-
-    def serve(self, begin_calls: BeginCalls) -> None:
-        """Let a client that has sent something begin calls, or wait for its turn."""
-        if self._next_turn is not None:
-            self._let_begin(begin_calls, 0, self._newcomers)
-            return
-        # Without a timer, which would wake an event loop that has a call at a time. The time of
-        # uvloop stands still until the loop comes round.
-        now = self._loop.time()
-        if now - self._began_at >= _TURN_S:
-            self._left, self._began_at = _CALLS, now
-        self._let_begin(begin_calls, max(0, self._left), self._others)
-
-    def leave(self, begin_calls: BeginCalls) -> None:
-        """Forget a client."""
-        self._newcomers.pop(begin_calls, None)
-        self._others.pop(begin_calls, None)
-
-    def _let_begin(
-        self, begin_calls: BeginCalls, calls: int, waiting: dict[BeginCalls, None]
-    ) -> None:
-        begun, has_more = begin_calls(calls)
-        self._left -= begun
-        if has_more:
-            if begin_calls not in self._others:
-                waiting[begin_calls] = None
-            self._plan_turn()
-
-    def _plan_turn(self) -> None:
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_soon(self._begin_turn)
-
-    def _begin_turn(self) -> None:
-        self._next_turn = None
-        self._left, self._began_at = _CALLS, self._loop.time()
-        while self._left > 0 and (self._newcomers or self._others):
-            is_newcomer = self._newcomers and (self._left > _OF_OTHERS or not self._others)
-            waiting = self._newcomers if is_newcomer else self._others
-            begin_calls = next(iter(waiting))
-            del waiting[begin_calls]
-            self._let_begin(begin_calls, min(_CALLS_OF_CLIENT, self._left), self._others)
-        if self._newcomers or self._others:
-            self._plan_turn()
 
 
 class NativeServer:

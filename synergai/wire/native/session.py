@@ -16,8 +16,8 @@ from synergai.wire.native.sending import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WIN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.wire.native.connection import FrameLimits
     from synergai.wire.native.headers import CallHeaders
+    from synergai.wire.native.http2 import FrameLimits
     from synergai.wire.native.sending import Sender
     from synergai.wire.request_codec import Buffer
 

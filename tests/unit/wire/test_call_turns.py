@@ -1,7 +1,7 @@
 import asyncio
 
-from synergai.wire.native import server
-from synergai.wire.native.server import CallTurns
+from synergai.wire.native import connection
+from synergai.wire.native.connection import CallTurns
 from tests.waiting import until
 
 
@@ -25,11 +25,11 @@ async def test_client_with_many_calls_lets_another_begin_its_own() -> None:
     turns = CallTurns()
     many, few = FakeClient("many", 100, begun), FakeClient("few", 1, begun)
     turns.serve(many.begin)
-    assert begun == server._CALLS * ["many"]
+    assert begun == connection._CALLS * ["many"]
     turns.serve(few.begin)
     assert "few" not in begun
     await until(lambda: len(begun) >= 101)
-    assert begun.index("few") < 2 * server._CALLS
+    assert begun.index("few") < 2 * connection._CALLS
 
 
 async def test_client_without_a_backlog_comes_before_those_that_have_one() -> None:
@@ -38,12 +38,12 @@ async def test_client_without_a_backlog_comes_before_those_that_have_one() -> No
     for number in range(40):
         turns.serve(FakeClient(f"many {number}", 100, begun).begin)
     turns.serve(FakeClient("few", 1, begun).begin)
-    newcomers = 40 * server._CALLS_OF_CLIENT
+    newcomers = 40 * connection._CALLS_OF_CLIENT
     await until(lambda: len(begun) > newcomers + 50)
     turns.serve(FakeClient("late", 1, begun).begin)
     waited = len(begun)
     await until(lambda: "late" in begun)
-    assert begun.index("late") < waited + server._CALLS
+    assert begun.index("late") < waited + connection._CALLS
 
 
 async def test_clients_with_a_backlog_are_not_starved_by_others() -> None:
@@ -54,7 +54,7 @@ async def test_clients_with_a_backlog_are_not_starved_by_others() -> None:
         for number in range(20):
             turns.serve(FakeClient(f"few {number}", 1, begun).begin)
         await asyncio.sleep(0)
-    assert begun.count("many") >= server._CALLS + 10 * server._OF_OTHERS
+    assert begun.count("many") >= connection._CALLS + 10 * connection._OF_OTHERS
 
 
 async def test_client_that_begins_more_than_its_share_ends_the_turn() -> None:
@@ -63,13 +63,13 @@ async def test_client_that_begins_more_than_its_share_ends_the_turn() -> None:
 
     def begin(calls: int) -> tuple[int, bool]:
         asked.append(calls)
-        return 3 * server._CALLS, len(asked) < 3
+        return 3 * connection._CALLS, len(asked) < 3
 
     turns.serve(begin)
     turns.serve(begin)
-    assert asked == [server._CALLS, 0]
+    assert asked == [connection._CALLS, 0]
     await until(lambda: len(asked) == 3)
-    assert asked[-1] == server._CALLS_OF_CLIENT
+    assert asked[-1] == connection._CALLS_OF_CLIENT
 
 
 async def test_client_that_has_left_begins_nothing() -> None:
@@ -80,7 +80,7 @@ async def test_client_that_has_left_begins_nothing() -> None:
     turns.serve(two.begin)
     turns.leave(one.begin)
     await until(lambda: "two" in begun)
-    assert begun.count("one") == server._CALLS
+    assert begun.count("one") == connection._CALLS
 
 
 async def test_turns_without_a_pause_follow_as_the_event_loop_comes_round() -> None:

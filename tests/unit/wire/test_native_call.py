@@ -19,12 +19,11 @@ from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.memory_bounds import IncompleteRequests
 from synergai.wire.message_framing import MessageReader
-from synergai.wire.native.call import Call, CallState
-from synergai.wire.native.connection import FrameLimits
+from synergai.wire.native.call import Call, CallState, Handlers
 from synergai.wire.native.handled_calls import accept_call
 from synergai.wire.native.headers import CallHeaders
+from synergai.wire.native.http2 import FrameLimits
 from synergai.wire.native.sending import Sender, Stream
-from synergai.wire.native.server import Handlers
 from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 from tests import http2
