@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _FILE: Final = "model.onnx"
-_OF_INPUTS: Final = ("preprocess", "warmup")
+_OF_INPUTS: Final = ("preprocess",)
 _OF_OUTPUTS: Final = ("postprocess",)
 
 

@@ -45,29 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ADVICE: Final = (
-    f"add a {SAMPLES_FILE}, or a [warmup] table with shapes or values that the model accepts to "
-    f"its {DEFINITION_FILE} (docs/guide/engines.md)"
-)
+ADVICE: Final = f"add a {SAMPLES_FILE} (docs/guide/engines.md)"
 """Advice for an unverified engine."""
-
-_Size = Annotated[int, Meta(ge=0, le=1 << 62)]
-
-
-class WarmUpInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shape and values to try for one input of a model; anything not given is generated.
-
-    The table ``[warmup]`` has one for each input of a model that has no sample set::
-
-        [warmup]
-        tokens = { shape = [1, 16], value = 1 }
-        text = { value = "12.5" }
-    """
-
-    shape: Annotated[tuple[_Size, ...], Meta(max_length=64)] | None = None
-    value: bool | int | float | str | None = None
-
-
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -171,7 +150,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inputs: tuple[Text, ...] = ()
     outputs: tuple[Text, ...] = ()
     signature: Text = ""
-    warmup: dict[Text, WarmUpInput] = {}
     variants: Annotated[tuple[VariantKeys, ...], Meta(max_length=MAX_VARIANTS)] = ()
 
     def __post_init__(self) -> None:
@@ -179,9 +157,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.max_batch not in _BATCH_SIZES:
             # Batches are profiled at powers of two and never exceed the largest profiled size.
             raise ValueError(f"max_batch must be one of {', '.join(map(str, _BATCH_SIZES))}")
-        for name, given in self.warmup.items():
-            if given == WarmUpInput():
-                raise ValueError(f"warmup.{name} must have a shape or a value")
         for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             _check_distinct(f"{key} has the name", names)
         _check_distinct("two variants have the name", [each.name for each in self.variants])

@@ -7,7 +7,6 @@ engine changes.
 from __future__ import annotations
 
 import json
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -77,9 +76,6 @@ def digests_of(definition: EngineDefinition) -> Digests:
     # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     key = f"{key}:{definition.max_batch}"
-    if definition.warmup:
-        entries = [(name, given.shape, given.value) for name, given in definition.warmup.items()]
-        key += ":" + sha256(repr(entries).encode()).hexdigest()
     return Digests(key, of_file, of_samples)
 
 

@@ -22,7 +22,7 @@ import os
 import shlex
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,10 +56,10 @@ from synergai.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import Exit
-    from synergai.models.definition import DefinitionFile, WarmUpInput
+    from synergai.models.definition import DefinitionFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,6 @@ class EngineDefinition:
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
         routes: When the gateway may cut it; empty for its default.
-        warmup: What to try its inputs with.
         variants: Its variants, in the order of the file; empty if it has a single model. With
             variants, the attributes of the model describe the first one.
         lacking: Names of the variants whose file is not there.
@@ -116,7 +115,6 @@ class EngineDefinition:
     postprocess: str = ""
     max_batch: int = 1
     routes: str = ""
-    warmup: Mapping[str, WarmUpInput] = field(default_factory=dict)
     variants: tuple[VariantDefinition, ...] = ()
     lacking: tuple[str, ...] = ()
     variant: str = ""
@@ -317,7 +315,6 @@ class ModelDirectory:
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
             routes=keys.routes,
-            warmup=keys.warmup,
             variants=variants,
             lacking=tuple(
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})

@@ -151,9 +151,7 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     models = tmp_path / "models"
     add_model(models, model, name="plus")
     definition = models / "plus" / "engine.toml"
-    definition.write_text(
-        definition.read_text() + "max_batch = 4\naccuracy = 0.5\n[warmup.x]\nvalue = 1.5\n"
-    )
+    definition.write_text(definition.read_text() + "max_batch = 4\naccuracy = 0.5\n")
     checked = []
 
     def check(directory: Path, name: str, _: object) -> None:
@@ -162,7 +160,6 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     added = add_model(models, model, name="plus", version="2", check=check)
     assert [each.fault for each in (*checked, added)] == ["", ""]
     assert (added.max_batch, added.accuracy) == (4, None)
-    assert added.warmup["x"].value == 1.5
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
