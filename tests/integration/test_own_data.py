@@ -18,7 +18,7 @@ from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.errors import Conflict
 from tests.tiny_images import COLOURS, picture, save_image_engines
-from tests.waiting import until, wait_until
+from tests.waiting import wait_until
 
 CLASSES = {"red": 0, "green": 1, "blue": 2}
 
@@ -218,11 +218,11 @@ async def test_interrupted_upload_continues_under_its_key_with_the_same_inputs_o
         files = (fleet.directory / "gateway").rglob("*")
         return sum(each.stat().st_size for each in files if each.is_file())
 
-    async def broken() -> AsyncIterator[NDArray[np.float32]]:
+    def broken() -> Iterator[NDArray[np.float32]]:
         for number, row in enumerate(wide):
             if number == 25:
                 # The gateway drops messages that it has not read when the call ends.
-                await until(lambda: stored() > before + wide[:3].nbytes, 0.02)
+                wait_until(lambda: stored() > before + wide[:3].nbytes)
                 raise KeyError(number)
             yield row
 
