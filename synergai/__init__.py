@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from synergai.data.items import JobResult as JobResult
     from synergai.data.items import NamedInput as NamedInput
     from synergai.data.result_directory import read_results as read_results
-    from synergai.data.text_files import TextFormat as TextFormat
     from synergai.domain import Configuration as Configuration
     from synergai.domain import Engine as Engine
     from synergai.domain import TensorSpec as TensorSpec
@@ -60,7 +59,6 @@ _EXPORTS = {
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.data.result_directory": ("read_results",),
     "synergai.data.items": ("JobResult", "NamedInput"),
-    "synergai.data.text_files": ("TextFormat",),
     "synergai.domain": ("Configuration", "Engine", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

@@ -95,7 +95,8 @@ def stamps_of(definition: EngineDefinition) -> tuple[_Stamp, ...]:
     try:
         models = [each.file for each in definition.variants] or [definition.file]
         files = [file for model in models for file in list_files(model)]
-        stats = [path.stat() for path in (*files, *_inputs(definition))]
+        samples = [definition.samples] if definition.samples else []
+        stats = [path.stat() for path in (*files, *samples)]
     except (InvalidInput, OSError):
         return ()
     return tuple(_Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
@@ -124,12 +125,6 @@ def folder_times(models: ModelDirectories) -> dict[str, int]:
                 if not entry.name.startswith("."):
                     times[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
     return times
-
-
-def _inputs(definition: EngineDefinition) -> list[Path]:
-    """Return the files with inputs for the model."""
-    samples = [definition.samples] if definition.samples else []
-    return samples + [given.file for given in definition.warmup.values() if given.file is not None]
 
 
 class Model(NamedTuple):

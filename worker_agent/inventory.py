@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
-from synergai.models.formats.model_files import ignored_configs
 from synergai.runtime.resources import usable_cores
 from synergai.runtime.tasks import TaskBag
 from worker_agent.describer import (
@@ -186,7 +185,6 @@ class Inventory:
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described."""
         self._scanned = self._described = await asyncio.to_thread(take_snapshots, self._models)
-        await asyncio.to_thread(_log_ignored, self._scanned.values())
         return {name: pending_engine(definition) for name, (definition, _) in self._scanned.items()}
 
     async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
@@ -276,7 +274,6 @@ class Inventory:
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned
         self._scanned = scanned
         new = scanned.keys() - self._described.keys() - self._found
-        await asyncio.to_thread(_log_ignored, [scanned[name] for name in new])
         for name in new:
             self._found.add(name)
             on_found(pending_engine(scanned[name].definition))
@@ -357,9 +354,3 @@ class Inventory:
             }
             self._found.add(name)
             self.is_settling = True
-
-
-def _log_ignored(found: Iterable[EngineSnapshot]) -> None:
-    definitions = (snapshot.definition for snapshot in found)
-    for note in ignored_configs(each.folder or each.file for each in definitions):
-        _log.warning("%s", note)

@@ -32,7 +32,7 @@ SDK: Final = {
     "Clients": ("Client", "SyncClient", "QueryOptions", "JobOptions"),
     "Results and engines": ("InferResult", "Engine", "TensorSpec", "Configuration"),
     "Jobs": ("JobHandle", "SyncJobHandle", "JobStatus", "JobSpec", "JobState", "Execution"),
-    "Jobs over your own data": ("NamedInput", "TextFormat", "JobResult", "read_results"),
+    "Jobs over your own data": ("NamedInput", "JobResult", "read_results"),
     "Fleet and versions": ("WorkerStatus", "WorkerState", "VersionPolicy", "VersionFigures"),
 }
 """The public names but the errors, by section."""

@@ -109,12 +109,13 @@ async def run(
     if samples.labels is None:
         raise InvalidInput(f"the samples of {engine} have no labels")
     labels = samples.labels
+    asked = f"{engine}/{version}" if version else engine
     right: set[int] = set()
 
     async def send(number: int, deadline: float | None) -> str:
         sample = number % len(samples)
         inputs = samples.inputs[sample]
-        result = await client.infer(engine, inputs, deadline=deadline, version=version)
+        result = await client.infer(asked, inputs, deadline=deadline)
         [output] = result.outputs.values()
         if int(output.argmax()) == labels[sample]:
             right.add(number)

@@ -23,7 +23,6 @@ from gateway.jobs.submitted_job import (
     scheduler_job,
 )
 from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
-from gateway.journal.job_record import NO_TERMS, RecordedJob, SubmissionTerms
 from gateway.journal.store import StoreFull
 from synergai.domain import EngineName, JobId
 from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.job_routes import JobRoutes
     from gateway.entry.admission import Admission, TenantUsage
     from gateway.fleet.versions import Versions
+    from gateway.journal.job_record import RecordedJob
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.runtime.clock import Clock
@@ -181,7 +181,7 @@ class SubmittedJobs:
         caller: Caller,
         spec: JobSpec,
         key: str = "",
-        terms: SubmissionTerms = NO_TERMS,
+        inputs_digest: int | None = None,
     ) -> JobStatus:
         """Accept a job; return once the journal has recorded it.
 
@@ -205,13 +205,13 @@ class SubmittedJobs:
                 raise
         except SynergaiError:
             # A retry after a lost reply must get the original result.
-            known = await self._journal.find_accepted(asked, key, terms) if key else None
+            known = await self._journal.find_accepted(asked, key, inputs_digest) if key else None
             if known is None:
                 raise
             return await self._status(known)
         tracker = self._tracker(record)
         self._accepting += 1
-        accepted = self._journal.accept(tracker.record, key, asked, terms)
+        accepted = self._journal.accept(tracker.record, key, asked, inputs_digest)
         accepted.add_done_callback(partial(self._accepted, tracker, usage, data))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)

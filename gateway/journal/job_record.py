@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from synergai.jobs import Execution, JobSpec, JobState, JobStatus
 
@@ -201,18 +201,3 @@ class UploadUse(NamedTuple):
     tenant: str
     upload_id: str
     finished_at: float | None
-
-
-class SubmissionTerms(NamedTuple):
-    """What a submission has to repeat under its key, apart from the specification.
-
-    Attributes:
-        by: seconds and nanoseconds of the instant that stands for the QoS time; None without one.
-        inputs: digest of the inputs of the upload; None if unknown.
-    """
-
-    by: tuple[int, int] | None = None
-    inputs: int | None = None
-
-
-NO_TERMS: Final = SubmissionTerms()

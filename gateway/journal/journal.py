@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec
 
 from gateway.journal import operations
 from gateway.journal.files import RESERVE, Reserve, Space, lock
-from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, SubmissionTerms
 from gateway.journal.sqlite_store import SqliteStore
 from gateway.journal.store import Connection, JournalBroken, Operation, Store, StoreFull
 from synergai.runtime.clock import Clock
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.journal.data_store import InputResult, ResultLog
+    from gateway.journal.job_record import RecordedExecution, RecordedJob
     from synergai.domain import AssignmentId, JobId
     from synergai.jobs import JobSpec
 
@@ -153,14 +153,14 @@ class Journal:
         record: RecordedJob,
         key: str = "",
         asked: JobSpec | None = None,
-        terms: SubmissionTerms = NO_TERMS,
+        inputs_digest: int | None = None,
     ) -> asyncio.Future[JobId]:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
         Jobs under the same key have to repeat what was asked for, before the gateway chose the
         rest.
         """
-        return self._enqueue(operations.Accept(record, key, asked, terms), writes=True)
+        return self._enqueue(operations.Accept(record, key, asked, inputs_digest), writes=True)
 
     def record_results(
         self,

@@ -14,13 +14,7 @@ import apsw
 import msgspec
 
 from gateway.fleet.descriptions import CommittedDescription
-from gateway.journal.job_record import (
-    NO_TERMS,
-    RecordedExecution,
-    RecordedJob,
-    SubmissionTerms,
-    UploadUse,
-)
+from gateway.journal.job_record import RecordedExecution, RecordedJob, UploadUse
 from gateway.journal.store import Connection, Row, RuleViolated
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
@@ -31,16 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 
-def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:
+def submission(spec: JobSpec, inputs_digest: int | None) -> dict[str, object]:
     """Return what has to be the same under a key, by the names of the options."""
     given: dict[str, object] = {
         "engine": spec.engine,
         "version": spec.version,
         # The number of an upload's inputs may be left out, and says nothing.
         "queries": 0 if spec.upload_id else spec.queries,
-        "inputs or outputs": (spec.upload_id, terms.inputs),
-        "qos": spec.qos if terms.by is None else None,
-        "by": terms.by,
+        "inputs or outputs": (spec.upload_id, inputs_digest),
+        "qos": spec.qos,
         "priority": spec.priority,
         "max_failures": spec.max_failures,
         "variant": spec.variant,
@@ -78,7 +71,7 @@ def change_documents(
 
 
 def find_accepted(
-    connection: Connection, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
+    connection: Connection, spec: JobSpec, key: str, inputs_digest: int | None = None
 ) -> JobId | None:
     """Return the id of the job accepted under an idempotency key, if any; see `Journal.accept`."""
     known = connection.execute(
@@ -88,14 +81,14 @@ def find_accepted(
     ).fetchone()
     if known is None:
         return None
-    check_repeated(key, known[0], spec, terms)
+    check_repeated(key, known[0], spec, inputs_digest)
     return JobId(known[1])
 
 
-def check_repeated(key: str, known: str, spec: JobSpec, terms: SubmissionTerms) -> None:
+def check_repeated(key: str, known: str, spec: JobSpec, inputs_digest: int | None) -> None:
     """Check that a submission repeats the known one under its key."""
     before = msgspec.json.decode(known, type=dict[str, object])
-    now = submission(spec, terms)
+    now = submission(spec, inputs_digest)
     if differing := [name for name in now if now[name] != before[name]]:
         raise IdempotencyConflict(key, differing)
 
@@ -110,13 +103,13 @@ class Accept:
     record: RecordedJob
     key: str = ""
     asked: JobSpec | None = None
-    terms: SubmissionTerms = NO_TERMS
+    inputs_digest: int | None = None
 
     def __call__(self, connection: Connection) -> JobId:
         """Return the id of the job, or of the earlier one."""
         record, key, spec = self.record, self.key, self.record.spec
         asked = spec if self.asked is None else self.asked
-        if key and (known := find_accepted(connection, asked, key, self.terms)) is not None:
+        if key and (known := find_accepted(connection, asked, key, self.inputs_digest)) is not None:
             return known
         if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
             raise UploadUsed(spec.upload_id, user.id)
@@ -155,7 +148,9 @@ class Accept:
         """Return what has to be the same under the key, as JSON; empty without a key."""
         if not self.key:
             return ""
-        return msgspec.json.encode(submission(self.asked or self.record.spec, self.terms)).decode()
+        return msgspec.json.encode(
+            submission(self.asked or self.record.spec, self.inputs_digest)
+        ).decode()
 
 
 def record_dispatch(connection: Connection, record: RecordedJob) -> None:

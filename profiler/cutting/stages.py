@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _FILE: Final = "model.onnx"
-_OF_INPUTS: Final = ("preprocess", "warmup")
+_OF_INPUTS: Final = ("preprocess",)
 _OF_OUTPUTS: Final = ("postprocess",)
 
 
@@ -133,12 +133,11 @@ def _write(
     """Give a stage the settings and inputs of its engine that are about this part."""
     definition = engine.definition
     others = read_other_keys(definition.folder) if definition.folder else {}
-    left_out = {"name", "version", "backend", "routes", *_OF_INPUTS, *_OF_OUTPUTS}
+    left_out = {"backend", "routes", *_OF_INPUTS, *_OF_OUTPUTS}
     if not file.first:
         left_out.difference_update(_OF_INPUTS)
-        for given in (definition.samples, *(each.file for each in definition.warmup.values())):
-            if given is not None:
-                link_file(given, folder / given.name)
+        if definition.samples is not None:
+            link_file(definition.samples, folder / definition.samples.name)
     if not file.last or file.head:
         left_out.difference_update(_OF_OUTPUTS)
     kept = {key: value for key, value in others.items() if key not in left_out}

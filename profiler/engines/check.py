@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from profiler.zoo.variants import CheckedVariant
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import BackendMissing, EngineUnusable, Unavailable
 from synergai.models.definition import ADVICE
-from synergai.models.descriptions import EngineDescription, remember
+from synergai.models.descriptions import EngineDescription
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.text import printable
 from synergai.wire.arrays import read_outputs
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.models.directory import EngineDefinition
     from synergai.models.formats.inspect import ModelDescription
 
 
@@ -103,7 +101,6 @@ class StagedCheck:
         self.result = "not checked"
         self.notes: tuple[str, ...] = ()
         self._enabled = enabled
-        self._description: EngineDescription | None = None
 
     def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`."""
@@ -111,19 +108,13 @@ class StagedCheck:
         if not self._enabled:
             return
         try:
-            self._description = description = check_engine(models, name)
+            description = check_engine(models, name)
         except BackendMissing as error:
             self.result = f"not checked: {error}"
             return
         self.result = "checked"
         if description.unverified:
             self.result = f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
-
-    def remember(self, definition: EngineDefinition) -> None:
-        """Record the result, so that agents need not load the engine to describe it."""
-        if self._description is not None:
-            with suppress(EngineUnusable, OSError):
-                remember(definition, self._description)
 
 
 class StagedChecks:
@@ -137,8 +128,6 @@ class StagedChecks:
         self._checks[name] = StagedCheck(enabled=True)
         self._checks[name](models, name, model)
 
-    def remember(self, definition: EngineDefinition) -> str:
-        """Record the result for an engine, and return it as text."""
-        check = self._checks[definition.name]
-        check.remember(definition)
-        return check.result
+    def result(self, name: str) -> str:
+        """Return the result for an engine as text."""
+        return self._checks[name].result

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from profiler.engines import served_engines, stages, variants
-from synergai.cli.gateway_client import GatewayAddress, context_in_use
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
@@ -76,8 +76,6 @@ def list_engines(
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
-    for ignored in dict.fromkeys(filter(None, (row.ignored for row in rows))):
-        typer.echo(ignored)
     typer.echo(_PUSHED, err=True)
 
 
@@ -127,8 +125,8 @@ def inspect(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET "
-            "or the context in use, for an engine that is not in the model directory.",
+            help="Show an engine that this gateway serves instead. Default: SYNERGAI_TARGET, "
+            "for an engine that is not in the model directory.",
         ),
     ] = None,
 ) -> None:
@@ -144,10 +142,10 @@ def inspect(
             _show_model(_find_model(engine, models), as_json=as_json)
         except NotFound:
             target = os.environ.get(TARGET_VARIABLE, "")
-            if not target and context_in_use() is None:
+            if not target:
                 raise
     if target is not None:
-        served = GatewayAddress(target).call(lambda gw: gw.engine(engine), engine)
+        served = GatewayAddress(target).call(lambda gw: gw.engine(engine))
         facts = {name: getattr(served, name) for name in _SERVED_FACTS}
         if as_json:
             print_json(facts)
@@ -332,7 +330,6 @@ def add(
     from profiler import installation
     from profiler.engines.check import StagedCheck
     from profiler.zoo.listing import find_published
-    from synergai.models.formats.model_files import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
@@ -350,10 +347,8 @@ def add(
         replace=replace,
         check=self_check,
     )
-    self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    ignored = ignored_configs([model if model.is_dir() else model.absolute().parent])
-    typer.echo("\n".join((self_check.result, *self_check.notes, *ignored)))
+    typer.echo("\n".join((self_check.result, *self_check.notes)))
     _print_found_by(1)
 
 
@@ -391,8 +386,6 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     source: str | Text = row.source.partition(",")[0]
     if row.fault:
         source = cut_text(row.fault, "red")
-    elif row.unverified:
-        source = cut_text(f"unverified: {row.unverified}", "yellow")
     return row.name, size, row.backend, format_percent(row.accuracy), published, source
 
 

@@ -34,7 +34,7 @@ def load(
 
     Returns when the first worker is ready. An unloaded engine is put back in service.
     """
-    gateway.call(lambda client: client.load(engine), engine)
+    gateway.call(lambda client: client.load(engine))
     typer.echo(f"{engine} is loaded")
 
 
@@ -48,7 +48,7 @@ def unload(
 
     Work accepted before is completed. Model files are kept.
     """
-    gateway.call(lambda client: client.unload(engine), engine)
+    gateway.call(lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
 
 
@@ -65,7 +65,7 @@ def forget(
     were replaced. An engine that no connected worker can run is no longer listed, until a
     worker offers it again or the gateway is sent a profile of it. Its profiles are kept.
     """
-    gateway.call(lambda client: client.forget(engine), engine)
+    gateway.call(lambda client: client.forget(engine))
     typer.echo(f"the description of {engine} is forgotten")
 
 
@@ -118,7 +118,7 @@ def rollout(
             return await client.pin(engine, pin)
         return await client.version_policy(engine)
 
-    policy = gateway.call(change, engine)
+    policy = gateway.call(change)
     if as_json:
         print_json(policy)
         return
@@ -230,7 +230,7 @@ def push(
 
     engine = packed_name(path) if name is None else name
     if version is None:
-        version = gateway.call(lambda client: first_version(client, engine), engine)
+        version = gateway.call(lambda client: first_version(client, engine))
     package = pack(path, engine, version)
     if DEFINITION_FILE not in {file.path for file in package.manifest.files}:
         typer.echo(
@@ -252,7 +252,7 @@ def push(
                 on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-        stored = gateway.call(run, engine)
+        stored = gateway.call(run)
     typer.echo(f"version {version} of {engine} is stored, digest {stored.digest}")
     if tuple(place or ()) and not stored.workers:
         typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
@@ -304,7 +304,7 @@ def place(
     place: Places = None,
 ) -> None:
     """Change which workers fetch a version; those that are no longer selected remove it."""
-    stored = gateway.call(lambda client: client.place_engine(engine, version, place or ()), engine)
+    stored = gateway.call(lambda client: client.place_engine(engine, version, place or ()))
     typer.echo(f"version {version} of {engine} is placed on {_placement_text(stored)}")
 
 
@@ -316,7 +316,7 @@ def remove(
     version: StoredVersion,
 ) -> None:
     """Remove a version from the gateway's store, and from the workers that have fetched it."""
-    freed = gateway.call(lambda client: client.remove_engine(engine, version), engine)
+    freed = gateway.call(lambda client: client.remove_engine(engine, version))
     typer.echo(f"version {version} of {engine} is removed, which freed {decimal(freed)}")
 
 

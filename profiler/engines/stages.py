@@ -112,7 +112,7 @@ def split(
     engine = cut_engine(models, name)
     for definition in split_engine(engine, models, at, checks, half=half, replace=replace):
         typer.echo(f"{definition.name}: {definition.file}")
-        typer.echo(checks.remember(definition))
+        typer.echo(checks.result(definition.name))
     if half:
         typer.echo(_halving_loss(engine, models, at))
 
@@ -208,7 +208,6 @@ def exits(
     checks = StagedChecks()
     engine = cut_engine(models, name)
     stages, made = make_exits(engine, models, at, run_samples, checks, loss=loss, replace=replace)
-    results = {stage.name: checks.remember(stage) for stage in stages}
     if as_json:
         print_json(
             {
@@ -219,7 +218,7 @@ def exits(
         return
     for stage in stages:
         typer.echo(f"{stage.name}: {stage.file}")
-        typer.echo(results[stage.name])
+        typer.echo(checks.result(stage.name))
     print_table(
         ("exit", "work before", "head alone", "threshold", "of those here leave", "accuracy"),
         map(_exit_row, made),

@@ -163,7 +163,7 @@ def samples_for(engine: Engine, models: Path, samples: Path | None) -> tuple[Sam
     """
     definition = _definition(engine.name, models, samples)
     if definition is None or definition.samples is None:
-        found = random_samples(engine.inputs, None if definition is None else definition.warmup)
+        found = random_samples(engine.inputs)
         return found, f"{len(found)} synthetic inputs"
     found = load_samples(definition, engine.inputs)
     return found, f"{len(found)} samples of {definition.samples}"

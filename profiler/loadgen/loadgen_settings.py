@@ -18,8 +18,7 @@ from profiler.loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-from synergai.cli.gateway_client import GatewayAddress
-from synergai.client.target import TARGET_VARIABLE
+from synergai.client.target import DEFAULT_TARGET, TARGET_VARIABLE, connection
 from synergai.errors import InvalidInput
 from synergai.runtime.setting_types import POSITIONAL, Address, Duration, OptionName
 from synergai.runtime.settings import Settings, options_of
@@ -28,13 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from profiler.loadgen.traces.arrivals import Curve
-    from synergai.cli.gateway_client import GatewayAccess
     from synergai.client.target import ConnectionOptions
-
-
-def _default_gateway() -> GatewayAccess:
-    """Return the gateway of commands that name none."""
-    return GatewayAddress(os.environ.get(TARGET_VARIABLE, "")).resolved()
 
 
 class TargetSettings(Settings, frozen=True, kw_only=True):
@@ -42,7 +35,7 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
 
     engine: Annotated[str, POSITIONAL, "Name of the engine."]
     target: Annotated[Address, "Address of the gateway."] = msgspec.field(
-        default_factory=lambda: _default_gateway().target
+        default_factory=lambda: os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
     )
     models: Annotated[
         Path, "Model directory; the engine's sample set in it is sent, if it has one."
@@ -54,9 +47,7 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
 
     def connection(self) -> ConnectionOptions:
         """Return the arguments that encrypt and authenticate a client's connection."""
-        # The context's token is for its own target.
-        given = GatewayAddress(self.target).resolved() if "target" in self.given else None
-        return (given or _default_gateway()).connection()
+        return connection()
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
         """Check that no option was given that the chosen mode would ignore.

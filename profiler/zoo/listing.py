@@ -16,10 +16,9 @@ import msgspec
 from profiler.zoo.recipes import RECIPES
 from synergai.domain import EngineName  # noqa: TC001 - msgspec reads it
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
-from synergai.models.formats.model_files import ignored_configs, size_bytes
+from synergai.models.formats.model_files import size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,9 +111,6 @@ class EngineListing:
     Attributes:
         state: Present as far as visible without loading it, present but unusable, or not built.
         fault: Why it is unusable; otherwise empty.
-        unverified: Why no input is known that it accepts, if an agent found that out; otherwise
-            empty.
-        ignored: What in its folder is not read, if that may surprise; otherwise empty.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
         published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
@@ -130,8 +126,6 @@ class EngineListing:
     title: str
     state: State
     fault: str = ""
-    unverified: str = ""
-    ignored: str = ""
     backend: str
     size_bytes: int | None = None
     accuracy: float | None = None
@@ -153,16 +147,12 @@ def list_engines(models: Path) -> list[EngineListing]:
     """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
     found = [_checked(each) for each in ModelDirectory(models).engines()] if models.is_dir() else []
     names = {definition.name for definition in found}
-    unverified = find_unverified([definition for definition in found if not definition.fault])
-    rows = [
-        list_present(definition, unverified=unverified.get(definition.name, ""))
-        for definition in found
-    ]
+    rows = list(map(list_present, found))
     rows += [_list_unbuilt(recipe) for recipe in RECIPES.values() if recipe.name not in names]
     return sorted(rows, key=lambda row: row.name)
 
 
-def list_present(definition: EngineDefinition, *, unverified: str = "") -> EngineListing:
+def list_present(definition: EngineDefinition) -> EngineListing:
     """Return the listing of an engine in the model directory; for the arguments see there."""
     accuracy, precision = _published_accuracy(definition.name)
     return EngineListing(
@@ -170,8 +160,6 @@ def list_present(definition: EngineDefinition, *, unverified: str = "") -> Engin
         title=definition.title,
         state="unusable" if definition.fault else "present",
         fault=definition.fault,
-        unverified=unverified,
-        ignored="".join(ignored_configs([definition.folder or definition.file])),
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,

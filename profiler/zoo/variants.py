@@ -165,9 +165,6 @@ class _Workshop:
         files = {self._original / each.file: each.file for each in self._variants}
         if self._definition.samples is not None:
             files[self._definition.samples] = SAMPLES_FILE
-        for given in self._definition.warmup.values():
-            if given.file is not None:
-                files[given.file] = given.file.name
         for file, name in files.items():
             if file.is_file():
                 target = self.folder / name

@@ -51,18 +51,17 @@ def workers(
     as_json: AsJson = False,
 ) -> None:
     """Show the registered workers, their engines and sessions."""
-
-    def show(registered: Sequence[WorkerStatus]) -> None:
-        if as_fleet:
-            print_fleet(registered)
-        elif registered and links:
-            show_links(registered)
-        elif registered:
-            show_workers(registered)
-        else:
-            typer.echo(f"no worker is registered at the gateway {gateway.target}")
-
-    gateway.call_each(lambda client: client.workers(), show, as_json=as_json)
+    registered = gateway.call(lambda client: client.workers())
+    if as_json:
+        print_json(registered)
+    elif as_fleet:
+        print_fleet(registered)
+    elif registered and links:
+        show_links(registered)
+    elif registered:
+        show_workers(registered)
+    else:
+        typer.echo(f"no worker is registered at the gateway {gateway.target}")
 
 
 def show_workers(workers: Sequence[WorkerStatus]) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
-from synergai.cli.options import AsJson, EngineVersion, MinAccuracy, Priority, parse_duration
+from synergai.cli.options import AsJson, MinAccuracy, Priority, parse_duration
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
-from synergai.data.text_files import finite_float
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ _TIMINGS: Final = (
 class QueryTerms(NamedTuple):
     """Options of a query other than its values."""
 
-    version: EngineVersion = ""
     min_accuracy: MinAccuracy = 0.0
     deadline: Annotated[
         str | None,
@@ -68,7 +65,6 @@ class QueryTerms(NamedTuple):
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
         return {
-            "version": self.version,
             "min_accuracy": self.min_accuracy,
             "deadline": deadline_s,
             "priority": self.priority,
@@ -86,15 +82,13 @@ def infer(
             "--input",
             "-i",
             metavar="[NAME=]VALUE",
-            help="An input's value: @FILE (.npy, .npz, .json, .jpg, .png, or .txt for a text), a"
-            " JSON literal, or text. NAME is optional for an engine with one input.",
+            help="An input's value: @FILE (.npy, .jpg or .png), a JSON literal, or text. NAME is "
+            "optional for an engine with one input.",
         ),
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--output", "--only", "-o", metavar="NAME", help="Only this output; repeatable."
-        ),
+        typer.Option("--only", metavar="NAME", help="Only this output; repeatable."),
     ] = None,
     *,
     terms: QueryTerms,
@@ -109,7 +103,7 @@ def infer(
         options["parameters"] = {"synergai_timings": True}
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        description = await client.engine(f"{engine}/{terms.version}" if terms.version else engine)
+        description = await client.engine(engine)
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]
@@ -117,7 +111,7 @@ def infer(
         options["outputs"] = requested
         return description, await client.infer(engine, values, **options)
 
-    description, result = gateway.call(query, engine)
+    description, result = gateway.call(query)
     if as_json:
         print_json(_as_json(result))
         return
@@ -260,10 +254,8 @@ def _print_timings(parameters: Mapping[str, object]) -> None:
 
 
 _IMAGES: Final = frozenset((".jpg", ".jpeg", ".png"))
-_SUFFIXES: Final = _IMAGES | {".npy", ".npz", ".json"}
 _SHOWN: Final = 60
 """Characters of a literal that a message repeats."""
-_MAX_FILE_BYTES: Final = 1 << 30
 
 
 def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
@@ -271,12 +263,10 @@ def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
     names = [spec.name for spec in engine.inputs]
     values: dict[str, Any] = {}
     for text in texts:
-        for name, value in _parse(text, names, engine).items():
-            if name not in names:
-                raise InvalidInput(f"engine {engine.name!r} has no input {name!r}: {usage(engine)}")
-            if name in values:
-                raise InvalidInput(f"input {name!r} is given twice")
-            values[name] = value
+        name, value = _parse(text, names, engine)
+        if name in values:
+            raise InvalidInput(f"input {name!r} is given twice")
+        values[name] = value
     if missing := [name for name in names if name not in values]:
         raise InvalidInput(f"no value for input {missing[0]!r}: {usage(engine)}")
     return values
@@ -289,115 +279,53 @@ def usage(engine: Engine) -> str:
     return f"it takes {inputs}{image}"
 
 
-def _parse(text: str, names: list[str], engine: Engine) -> dict[str, Any]:
+def _parse(text: str, names: list[str], engine: Engine) -> tuple[str, Any]:
     # Literals may contain '=', so known names are matched first.
     name, equals, rest = text.partition("=")
-    if not equals or (name not in names and text.startswith(("@", "[", "{", '"'))):
-        name, rest = "", text
-    datatypes = {spec.name: spec.datatype for spec in engine.inputs}
-    datatype = datatypes.get(name or names[0], "")
+    if not equals or (name not in names and text.startswith(("@", "[", '"'))):
+        if len(names) != 1:
+            raise InvalidInput(f"{text!r} does not name its input: {usage(engine)}")
+        name, rest = names[0], text
+    if name not in names:
+        raise InvalidInput(f"engine {engine.name!r} has no input {name!r}: {usage(engine)}")
     if rest.startswith("@"):
-        value = _read(Path(rest[1:]), engine, datatype)
-    else:
-        value = _literal(rest, datatype)
-    if isinstance(value, dict) and (not name or rest.startswith("@")):
-        return _choose(value, name)
-    if name:
-        return {name: value}
-    if len(names) != 1:
-        raise InvalidInput(f"{text!r} does not name its input: {usage(engine)}")
-    return {names[0]: value}
-
-
-def _choose(values: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return all values of a file, or the one for `name`."""
-    if not name:
-        return values
-    if name in values:
-        return {name: values[name]}
-    if len(values) == 1:
-        return {name: next(iter(values.values()))}
-    raise InvalidInput(f"the file has no {name!r}; it has {', '.join(values)}")
+        return name, _read(Path(rest[1:]), engine)
+    return name, _literal(rest, engine.inputs[names.index(name)].datatype)
 
 
 def _literal(text: str, datatype: str) -> Any:
     """Return the value of a JSON literal; for text inputs, of a JSON list or string only."""
     if datatype == "BYTES" and not text.startswith(("[", '"')):
         return text
+    from synergai.data.row_files import finite_float
+
     try:
         return json.loads(text, parse_float=finite_float)
     except (ValueError, RecursionError):
-        if text[:1] in ("[", "{"):
-            raise InvalidInput(f"{_shortened(text)} is not valid JSON") from None
-        if datatype != "BYTES" and _is_input_file(text):
-            raise InvalidInput(f"{text} is a file; read it with @{text}") from None
+        if text.startswith("["):
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            raise InvalidInput(f"{shown!r} is not valid JSON") from None
         return text
 
 
-def _is_input_file(text: str) -> bool:
-    """Return whether a text that is no number is the path of a file that could be read."""
-    path = Path(text)
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
+def _read(path: Path, engine: Engine) -> Any:
+    # Imported here to keep NumPy out of `--help`.
+    from numpy.lib.format import read_array
 
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-def _read(path: Path, engine: Engine, datatype: str) -> Any:
     suffix = path.suffix.lower()
     if not path.is_file():
         raise InvalidInput(f"{path}: {'not a regular' if path.exists() else 'no such'} file")
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise InvalidInput(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB")
     try:
         if suffix == ".npy":
             with path.open("rb") as file:
-                return _array(file, "it")
-        if suffix == ".npz":
-            return _archive(path)
-        if suffix == ".json":
-            return json.loads(path.read_text("utf-8"), parse_float=finite_float)
+                return read_array(file, allow_pickle=False)
         if suffix in _IMAGES:
             return _image(path, engine)
-        if suffix == ".txt" and datatype == "BYTES":
-            return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror or error}") from error
-    except InvalidInput:
-        raise
-    except Exception as error:
-        raise InvalidInput(f"{path} is not a readable {suffix} file: {error}") from error
-    text = ", .txt" if datatype == "BYTES" else ""
-    raise InvalidInput(f"{path}: not a .npy, .npz, .json{text}, .jpg or .png file")
-
-
-def _array(file: IO[bytes], what: str) -> Any:
-    """Return the array in a file in NumPy's format; `what` names the file in errors."""
-    # Imported here to keep NumPy out of `--help`.
-    from numpy.lib.format import MAGIC_PREFIX, read_array
-
-    if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-        raise ValueError(f"{what} is not an array in NumPy's format")
-    file.seek(0)
-    try:
-        return read_array(file, allow_pickle=False)
     except ValueError as error:
-        if "allow_pickle" in str(error):
-            reason = "has Python objects, which are not read; save numbers or texts"
-        else:
-            reason = "ends before its array does, or is damaged"
-        raise ValueError(f"{what} {reason}") from error
-
-
-def _archive(path: Path) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            name = member.removesuffix(".npy")
-            with archive.open(member) as file:
-                arrays[name] = _array(file, f"its {name!r}")
-    return arrays
+        raise InvalidInput(f"{path} is not a readable {suffix} file: {error}") from error
+    raise InvalidInput(f"{path}: not a .npy, .jpg or .png file")
 
 
 def _image(path: Path, engine: Engine) -> bytes:

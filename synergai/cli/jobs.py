@@ -35,22 +35,12 @@ if TYPE_CHECKING:
     from synergai.client.jobs import JobHandle
     from synergai.jobs import Execution, JobStatus
 
-VIOLATED: Final = 3
-"""Exit code of a command whose job missed its QoS."""
-
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="List, show, watch and cancel jobs, and fetch results.",
 )
 
-FailOnViolation = Annotated[
-    bool,
-    typer.Option(
-        "--fail-on-violation",
-        help=f"Wait for the job to end, and exit with {VIOLATED} if it missed its QoS.",
-    ),
-]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 _MAX_REASON: Final = 60
@@ -83,7 +73,11 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     states = [_parse_state(name) for name in state or ()]
-    gateway.call_each(lambda client: client.jobs(states, limit), _show_jobs, as_json=as_json)
+    found = gateway.call(lambda client: client.jobs(states, limit))
+    if as_json:
+        print_json(found)
+    else:
+        _show_jobs(found)
 
 
 def _show_jobs(jobs: Sequence[JobStatus]) -> None:
@@ -114,13 +108,12 @@ def show(
 def watch(
     gateway: GatewayAddress,
     job: JobIdArgument,
-    fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
 
     async def run(client: Client) -> None:
-        await follow(client.job(job), as_json=as_json, fail_on_violation=fail_on_violation)
+        await follow(client.job(job), as_json=as_json)
 
     gateway.call(run)
 
@@ -149,11 +142,8 @@ def results(
     gateway: GatewayAddress,
     job: JobIdArgument,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Write shards; without it, print results."
-        ),
-    ] = None,
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the shards.")
+    ],
     wait: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Wait for further results until the job has ended."),
@@ -162,23 +152,19 @@ def results(
 ) -> None:
     """Fetch the results of a job over your own inputs; those in the directory already are kept."""
     # Imported here to keep NumPy out of `--help`.
-    from synergai.cli.result_files import fetch_into, print_results
+    from synergai.cli.result_files import fetch_into
 
     async def run(client: Client) -> None:
-        found = client.job(job)
-        if output is None:
-            await print_results(found, follow=wait, as_json=as_json)
-        else:
-            await fetch_into(found, output, follow=wait, as_json=as_json)
+        await fetch_into(client.job(job), output, follow=wait, as_json=as_json)
 
     gateway.call(run)
 
 
-async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
+async def follow(job: JobHandle, *, as_json: bool) -> None:
     """Show a job's progress until it ends, then its final status."""
     status = await watch_progress(job)
     print_status(status, as_json=as_json)
-    raise_unless_good(status, fail_on_violation=fail_on_violation)
+    raise_unless_good(status)
 
 
 async def print_accepted(
@@ -236,14 +222,12 @@ def _print_continues(console: Console, verb: str, job_id: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
-    """Raise unless a job succeeded and, if that matters, met its QoS."""
+def raise_unless_good(status: JobStatus) -> None:
+    """Raise unless a job succeeded, and some of its inputs with it."""
     status.raise_unless_succeeded()
     if 0 < status.spec.queries <= status.failures:
         inputs = "the only input" if status.failures == 1 else f"all {status.failures:,} inputs"
         raise InvalidInput(f"{inputs} of job {status.id} failed")
-    if fail_on_violation and status.violated:
-        raise typer.Exit(VIOLATED)
 
 
 def progress_text(job: JobStatus) -> str:

@@ -90,12 +90,6 @@ APPLICATIONS: Final = {
         _USE,
         "cli",
     ),
-    "context": Application(
-        "synergai.cli.gateway_client:context_app",
-        "Save gateways by name, and choose one.",
-        _USE,
-        "cli",
-    ),
     "workers": Application(
         "synergai.cli.fleet:workers_app", "Show the registered workers.", _USE, "cli"
     ),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -25,8 +23,7 @@ Target = Annotated[
         metavar="HOST:PORT",
         envvar=TARGET_VARIABLE,
         show_envvar=True,
-        help="Address of the gateway, several with one database separated by commas, or @FILE "
-        "with a map of cells. Default: that of the context in use, or 127.0.0.1:8001.",
+        help="Address of the gateway, several with one database separated by commas.",
     ),
 ]
 DEFAULT_MODELS: Final = Path("models")
@@ -42,24 +39,12 @@ Dictionary = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9 (most urgent).")]
-EngineVersion = Annotated[
-    str,
-    typer.Option(
-        "--version",
-        metavar="N",
-        help="Version of the engine, or a variant of it, such as 2.int8. Default: the gateway's "
-        "choice.",
-    ),
-]
 MinAccuracy = Annotated[
     float,
     typer.Option(
         metavar="SHARE", help="Lowest accuracy, 0 to 1, of the variants that may be used."
     ),
 ]
-
-
-_TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def parse_duration(text: str, option: str) -> float:
@@ -70,50 +55,11 @@ def parse_duration(text: str, option: str) -> float:
         raise InvalidSettings(f"{option}: {error}") from None
 
 
-def parse_instant(text: str, option: str, now: datetime) -> datetime:
-    """Return the instant of a time such as ``18:00``, or of an ISO 8601 date and time.
-
-    A time of day is the next one. Times without a zone are local.
-    """
-    try:
-        if match := _TIME.fullmatch(text.strip()):
-            hour, minute, second = (int(part or 0) for part in match.groups())
-            local = now.astimezone()
-            instant = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
-            if instant <= now:
-                instant = _same_time_tomorrow(instant)
-        else:
-            instant = datetime.fromisoformat(text.strip()).astimezone()
-    except ValueError:
-        raise InvalidSettings(
-            f"{option}: {text!r} is not a time; write one such as 18:00 or 2026-11-23T06:00"
-        ) from None
-    if instant <= now:
-        raise InvalidSettings(f"{option}: {text} has passed")
-    return instant
-
-
-def _same_time_tomorrow(instant: datetime) -> datetime:
-    # Without the zone, because the day may have 23 or 25 hours.
-    return (instant.replace(tzinfo=None) + timedelta(days=1)).astimezone()
-
-
-INPUTS_HELP: Final = "A file, directory, pattern or manifest of inputs, instead of --queries"
+INPUTS_HELP: Final = "A file, directory or pattern of inputs, instead of --queries"
 
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--inputs", "-i", metavar="PATH", help=f"{INPUTS_HELP}; repeatable."),
-]
-Header = Annotated[
-    Literal["yes", "no"] | None,
-    typer.Option(
-        metavar="yes|no",
-        help="Whether the first row of CSV files names the columns. Default: if it names the "
-        "engine's inputs; in doubt, the file is refused.",
-    ),
-]
-Encoding = Annotated[
-    str, typer.Option(metavar="NAME", help="Encoding of CSV, JSON-lines and manifest files.")
 ]
 Output = Annotated[
     Path | None,
@@ -143,12 +89,6 @@ Qos = Annotated[
         help="Time to completion: seconds, or 250ms, 90s, 30m or 2h. Default: no deadline.",
     ),
 ]
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", metavar="TIME", help="Complete by 18:00, or a date and time, instead of --qos."
-    ),
-]
 Tenant = Annotated[str, typer.Option(help="Tenant that the job is accounted to.")]
 Key = Annotated[
     str,
@@ -163,8 +103,6 @@ class OwnInputs(NamedTuple):
     """Options of a job over inputs of its own."""
 
     inputs: Inputs = None
-    header: Header = None
-    encoding: Encoding = "utf-8"
     output: Output = None
     only: Only = None
     max_failures: MaxFailures = None
@@ -179,25 +117,16 @@ class JobTerms(NamedTuple):
     """Options of every job."""
 
     qos: Qos = None
-    by: By = None
     priority: Priority = 0
-    version: EngineVersion = ""
     min_accuracy: MinAccuracy = 0.0
     tenant: Tenant = ""
     key: Key = ""
 
     def options(self) -> JobOptions:
         """Return the options of the client's call."""
-        if self.qos is not None and self.by is not None:
-            raise InvalidSettings("give either --qos or --by")
         return {
             "qos": None if self.qos is None else parse_duration(self.qos, "--qos"),
             "priority": self.priority,
             "tenant": self.tenant,
-            "version": self.version,
             "min_accuracy": self.min_accuracy,
         }
-
-    def instant(self) -> datetime | None:
-        """Return the instant of `--by`, which must not have passed."""
-        return None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC))

@@ -17,10 +17,8 @@ import typer
 from synergai.cli.jobs import print_accepted, print_status, raise_unless_good, watch_progress
 from synergai.cli.output import count_progress, print_json, to_jsonable
 from synergai.cli.result_files import FailureList, fetch_results, has_all
-from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
-from synergai.data.text_files import TextFormat
 from synergai.jobs import JobState
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
@@ -54,9 +52,9 @@ class OwnDataJob:
     unusable: FailureList = field(default_factory=FailureList)
     failed: FailureList = field(default_factory=FailureList)
 
-    async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
+    async def run(self, *, detach: bool, as_json: bool) -> None:
         """Run the command."""
-        description = await self.client.engine(with_version(self.engine, self.terms.version))
+        description = await self.client.engine(self.engine)
         check_output_names(self.own.only or (), description)
         output = self.own.output
         with ExitStack() as stack:
@@ -78,17 +76,11 @@ class OwnDataJob:
                 typer.echo(job.id)
             status = await self._wait(job, directory)
             self._print_end(status, directory, as_json=as_json)
-            raise_unless_good(status, fail_on_violation=fail_on_violation)
+            raise_unless_good(status)
 
     async def _list(self, engine: Engine, progress: Progress) -> InputInventory:
         task = progress.add_task("listing inputs", total=None)
-        header = None if self.own.header is None else self.own.header == "yes"
-        inventory = InputInventory(
-            self.patterns,
-            engine,
-            limit=self.client.max_input_bytes,
-            text=TextFormat(self.own.encoding, header),
-        )
+        inventory = InputInventory(self.patterns, engine, limit=self.client.max_input_bytes)
         try:
             files = inventory.scan()
             while await asyncio.to_thread(_advance, files):
@@ -117,9 +109,6 @@ class OwnDataJob:
             inventory.digest,
             own.only or (),
             own.max_failures,
-            own.header,
-            own.encoding,
-            terms.by,
             terms.key,
         )
 
@@ -147,7 +136,6 @@ class OwnDataJob:
         job = await self.client.submit(
             self.engine,
             inputs=inventory,
-            by=self.terms.instant(),
             idempotency_key=key,
             outputs=self.own.only or (),
             max_failures=self.own.max_failures,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import count_progress, print_json
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory, read_results
-from synergai.runtime.tasks import TaskBag, run_to_end
+from synergai.runtime.tasks import run_to_end
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from synergai.client.jobs import JobHandle, ResultBatch
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 _SHARD_RESULTS: Final = 10_000
 _SHARD_BYTES: Final = 64 << 20
 _SHARD_S: Final = 30.0
-"""Results wait for at most so long before they can be read, and shards have at most so many."""
+"""A shard is written once it has so many results or bytes, or a result has waited for so long."""
 _MAX_LISTED: Final = 20
 """Failed inputs that a command lists; the shards have all."""
 
@@ -111,33 +109,6 @@ def has_all(directory: ResultDirectory, status: JobStatus) -> bool:
     return status.state.ended and directory.total >= status.spec.queries
 
 
-async def print_results(job: JobHandle, *, follow: bool, as_json: bool) -> None:
-    """Print a line per result: JSON, or the input's name and the outputs."""
-    async with aclosing(job.results(follow=follow)) as results:
-        async for index, result in results:
-            if as_json:
-                facts: dict[str, Any] = {"index": index, "name": result.name}
-                facts |= {"error": result.error} if result.error else outputs_as_json(result)
-                typer.echo(json.dumps(facts, ensure_ascii=False))
-            else:
-                typer.echo(printable(f"{result.name}: {_describe(result)}"))
-
-
-def outputs_as_json(result: JobResult) -> dict[str, Any]:
-    """Return a result's outputs as ``infer --json`` has them."""
-    return {"outputs": {name: tensor_as_json(a) for name, a in result.outputs.items()}}
-
-
-def _describe(result: JobResult) -> str:
-    if result.error:
-        return f"failed: {result.error}"
-    texts = []
-    for name, array in result.outputs.items():
-        _, datatype, shape, values = summary(name, array)
-        texts.append(f"{name} {datatype} {shape} {values}")
-    return "; ".join(texts)
-
-
 async def fetch_results(
     job: JobHandle,
     directory: ResultDirectory,
@@ -150,12 +121,11 @@ async def fetch_results(
     pending = _Pending(directory)
     on_progress(directory.total)
     async with aclosing(job.result_batches(cursor=directory.cursor, follow=follow)) as batches:
-        async for batch in _with_ticks(batches, pending.seconds_left):
-            if batch is not None:
-                pending.add(batch)
-                for result in batch.results:
-                    if result.error:
-                        failures.add(result.index, result.name, result.error)
+        async for batch in batches:
+            pending.add(batch)
+            for result in batch.results:
+                if result.error:
+                    failures.add(result.index, result.name, result.error)
             if pending.is_due():
                 await run_to_end(asyncio.to_thread(pending.write))
                 on_progress(directory.total)
@@ -182,17 +152,11 @@ class _Pending:
         )
         self._cursor = batch.cursor
 
-    def seconds_left(self) -> float | None:
-        """Return the seconds until a shard is due; None without results."""
-        if not self._results:
-            return None
-        return max(0.0, self._since + _SHARD_S - time.monotonic())
-
     def is_due(self) -> bool:
-        return bool(self._results) and (
+        return (
             len(self._results) >= _SHARD_RESULTS
             or self._bytes >= _SHARD_BYTES
-            or self.seconds_left() == 0.0
+            or time.monotonic() - self._since >= _SHARD_S
         )
 
     def write(self) -> None:
@@ -200,24 +164,3 @@ class _Pending:
         if self._results:
             self._directory.write(self._results, self._cursor)
             self._results, self._bytes = [], 0
-
-
-async def _with_ticks(
-    batches: AsyncGenerator[ResultBatch, None], seconds_left: Callable[[], float | None]
-) -> AsyncGenerator[ResultBatch | None, None]:
-    """Yield the batches, and None whenever `seconds_left` have passed without one."""
-
-    async def next_batch() -> ResultBatch | None:
-        return await anext(batches, None)
-
-    async with TaskBag() as tasks:
-        step = tasks.start_awaited(next_batch())
-        while True:
-            await asyncio.wait([step], timeout=seconds_left())
-            if not step.done():
-                yield None
-                continue
-            if (batch := step.result()) is None:
-                return
-            yield batch
-            step = tasks.start_awaited(next_batch())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress, ServedEngine, on_gateway
-from synergai.cli.jobs import FailOnViolation, follow, print_accepted
+from synergai.cli.jobs import follow, print_accepted
 from synergai.cli.options import INPUTS_HELP, AsJson, JobTerms, OwnInputs
 from synergai.errors import InvalidSettings
 from synergai.jobs import JobState
@@ -32,7 +32,7 @@ Watch = Annotated[
 
 @app.command(
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
-    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]",
+    "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --qos 2h[/bold]",
 )
 @on_gateway
 def submit(
@@ -46,7 +46,6 @@ def submit(
     own: OwnInputs,
     terms: JobTerms,
     watch: Watch = None,
-    fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job: queries on an engine's sample set, or over your own inputs.
@@ -60,9 +59,7 @@ def submit(
     if not patterns and (given := own.given()):
         option = given[0].replace("_", "-")
         raise InvalidSettings(f"--{option} is for jobs over your own inputs: give --inputs")
-    if watch is False and fail_on_violation:
-        raise InvalidSettings("--fail-on-violation waits for the job: leave --detach out")
-    is_watched = fail_on_violation or (bool(patterns) if watch is None else watch)
+    is_watched = bool(patterns) if watch is None else watch
     options = terms.options()
 
     async def run_over_inputs(client: Client) -> None:
@@ -70,18 +67,16 @@ def submit(
         from synergai.cli.own_data import OwnDataJob
 
         job = OwnDataJob(client, engine, patterns, own, terms)
-        await job.run(detach=not is_watched, fail_on_violation=fail_on_violation, as_json=as_json)
+        await job.run(detach=not is_watched, as_json=as_json)
 
     async def run_on_samples(client: Client) -> None:
-        job = await client.submit(
-            engine, queries=queries, by=terms.instant(), idempotency_key=terms.key, **options
-        )
+        job = await client.submit(engine, queries=queries, idempotency_key=terms.key, **options)
         if is_watched:
             typer.echo(f"job {job.id}", err=True)
-            await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
+            await follow(job, as_json=as_json)
             return
         status = await print_accepted(job, as_json=as_json)
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    gateway.call(run_over_inputs if patterns else run_on_samples, engine)
+    gateway.call(run_over_inputs if patterns else run_on_samples)

@@ -33,9 +33,6 @@ from synergai.client.requests import (
     normalize_deadline,
     output_names,
     request_builder,
-    seconds_until,
-    to_timestamp,
-    with_version,
 )
 from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
 from synergai.domain import JobId
@@ -45,12 +42,10 @@ from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
-    from datetime import datetime
 
     from synergai.client.input_sources import JobInputs
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
-    from synergai.data.text_files import TextFormat
     from synergai.jobs import JobSpec, JobState, JobStatus
     from synergai.oip import inference_pb2
 
@@ -58,9 +53,12 @@ if TYPE_CHECKING:
 class Client(FleetOperations):
     """Asynchronous client of a gateway.
 
-    It opens at its first call, or by ``await Client(...)``, in the event loop that it is used in.
+    It opens at its first call, or by `connect`, in the event loop that it is used in.
     It may be used as an asynchronous context manager, which closes it; several times, if it is
     used in several loops, one after the other.
+
+    The name of an engine may be followed by a version, and that by a variant, as in
+    ``resnet50/2.int8``; the gateway chooses them otherwise, for a job when it accepts it.
 
     Calls raise `NotFound` if there is no such engine, version or job, `InvalidInput` for other
     arguments that are not valid, `Unavailable` without the gateway, and the errors named with them.
@@ -95,13 +93,13 @@ class Client(FleetOperations):
         """Run one query; cancelling the call also stops it on its worker.
 
         Any number of calls may run concurrently: up to the client's `in_flight` share one stream,
-        and the others wait in order of priority and deadline.
+        and the others wait here.
 
         Args:
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
                 converted if nothing is lost but the rounding of floating-point numbers, and gain
                 the leading dimension of 1 if they lack it.
-            options: `deadline`, `priority`, `outputs`, `version`, `min_accuracy`, `parameters`; see
+            options: `deadline`, `priority`, `outputs`, `min_accuracy`, `parameters`; see
                 `QueryOptions`. The query is cancelled at its deadline.
 
         Raises:
@@ -115,20 +113,16 @@ class Client(FleetOperations):
         # The deadline is sent with what is left of it when the query leaves.
         timeout = normalize_deadline(options.pop("deadline", None))
         build_request = request_builder(engine, **options)
-        engine = with_version(engine, options.get("version", ""))
         _ = self._channel.oip  # raises NotSupported before the request is built
         budget = Budget(timeout)
         values = await self._inputs.cast(engine, inputs, timeout)
-        async with self._slots.acquire(options.get("priority", 0), budget.left()) as remaining:
+        async with self._slot(budget):
             try:
-                response = await self._shared_stream.infer(build_request(values), remaining)
+                response = await self._shared_stream.infer(build_request(values), budget.left())
             except InvalidInput:
-                # The engine may have been replaced by one with other inputs.
-                changed = await self._inputs.cast_again(engine, inputs, budget.left())
-                if changed is None:
-                    raise
-                response = await self._shared_stream.infer(build_request(changed), budget.left())
-            return parse_response(response)
+                self._inputs.forget(engine)
+                raise
+        return parse_response(response)
 
     async def stream(
         self,
@@ -156,7 +150,6 @@ class Client(FleetOperations):
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         build_request = request_builder(engine, **options)
-        engine = with_version(engine, options.get("version", ""))
 
         async def make_request(item: Inputs) -> inference_pb2.ModelInferRequest:
             return build_request(await self._inputs.cast(engine, item))
@@ -178,9 +171,7 @@ class Client(FleetOperations):
         *,
         queries: int | None = None,
         inputs: JobInputs | None = None,
-        by: datetime | None = None,
         idempotency_key: str = "",
-        text: TextFormat | None = None,
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
         on_progress: Callable[[UploadProgress], None] = lambda _: None,
@@ -197,23 +188,19 @@ class Client(FleetOperations):
 
         Args:
             inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
-                list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
-                manifests. An array, or a mapping of arrays by input name, whose rows are the
-                inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
-                ``bytes`` (an encoded image) or `NamedInput`, each one input.
-            by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
-                it is local time.
+                list of them: encoded images or texts, or rows of .npy and .parquet
+                files. An array, or a mapping of arrays by input name, whose rows are the
+                inputs. An iterable of arrays, mappings of arrays, ``bytes`` (an encoded image)
+                or `NamedInput`, each one input.
             idempotency_key: submitting again with the same key, engine, inputs and options
                 returns the same job, and continues the upload of its inputs; a random key if
                 empty. Inputs that are stored already are read again, to compare them.
-            text: how CSV, JSON-lines and manifest files are read; in UTF-8 if None. Only with
-                `inputs`.
             outputs: names of the requested outputs, or a single name; all if empty. Only
                 with `inputs`.
             max_failures: inputs that may fail before the job does; None for all. Only with
                 `inputs`.
             on_progress: called with the progress of the upload, on the event loop.
-            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
+            options: `qos`, `priority`, `tenant`, `min_accuracy`; see `JobOptions`.
 
         Raises:
             InvalidInput: a number is out of range, a name is not valid, or no input can be used.
@@ -221,26 +208,20 @@ class Client(FleetOperations):
             Conflict: the key was used with another engine, other inputs or other options.
             Overloaded: the gateway rejected the job, or has no room for its inputs.
             Unavailable: the gateway is unreachable or stopping.
-            DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
             NotSupported: a library that the inputs need is missing.
         """
-        if by is not None and options.get("qos") is not None:
-            raise InvalidInput("pass either qos or by")
 
         def spec(queries: int, upload_id: str = "") -> JobSpec:
-            if by is not None:
-                options["qos"] = seconds_until(by)
             return job_spec(engine, queries, upload_id, max_failures=max_failures, **options)
 
         key = idempotency_key or uuid.uuid4().hex
-        instant = None if by is None else to_timestamp(by)
         if inputs is None:
             if queries is None:
                 raise InvalidInput("pass the number of queries, or inputs")
             if outputs:
                 raise InvalidInput("outputs are for jobs over inputs only")
             request = jobs_pb2.SubmitRequest(
-                spec=job_spec_to_proto(spec(queries)), idempotency_key=key, by=instant
+                spec=job_spec_to_proto(spec(queries)), idempotency_key=key
             )
             method = self._channel.jobs.Submit
             return self.job((await self._channel.call(method, request)).id)
@@ -252,11 +233,9 @@ class Client(FleetOperations):
 
         job_id = await submit_inputs(
             self._channel,
-            await self.engine(with_version(engine, options.get("version", ""))),
+            await self.engine(engine),
             inputs,
             spec,
-            instant,
-            text=text,
             outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import math
 import time
 from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -29,78 +26,12 @@ from synergai.wire.parameters import cancel_request
 from synergai.wire.status import error_from_stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
+    from synergai.client.requests import Budget
     from synergai.client.streaming import Reply, Request
     from synergai.oip import inference_pb2
-
-
-class PrioritySemaphore:
-    """Bounds the queries in flight; waiters are ordered by priority, deadline and arrival.
-
-    A gateway rejects queries beyond its capacity, so a client with ten thousand queries keeps
-    most of them waiting here, at a few hundred bytes each.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._free = limit
-        self._sequence = count()
-        self._waiters: list[tuple[int, float, int, asyncio.Future[None]]] = []
-        self._ended = 0  # waiters that gave up behind others, and are still in the heap
-
-    @asynccontextmanager
-    async def acquire(
-        self, priority: int, seconds: float | None
-    ) -> AsyncGenerator[float | None, None]:
-        """Hold a slot for the duration of the block; yield what remains of `seconds`."""
-        remaining = seconds
-        if self._free and not self._waiters:
-            self._free -= 1
-        else:
-            remaining = await self._wait(priority, seconds)
-        try:
-            yield remaining
-        finally:
-            self._release()
-
-    async def _wait(self, priority: int, seconds: float | None) -> float | None:
-        loop = asyncio.get_running_loop()
-        deadline = math.inf if seconds is None else loop.time() + seconds
-        waiter = loop.create_future()
-        heapq.heappush(self._waiters, (-priority, deadline, next(self._sequence), waiter))
-        try:
-            async with asyncio.timeout_at(None if seconds is None else deadline):
-                await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled():
-                self._release()  # the slot was granted to a waiter that no longer wants it
-            else:
-                self._ended += 1
-                if self._ended > len(self._waiters) // 2:
-                    self._forget_ended()
-            if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(
-                    f"the query's deadline of {seconds:g} s passed while it waited for other "
-                    "queries of this client"
-                ) from None
-            raise
-        return None if seconds is None else deadline - loop.time()
-
-    def _release(self) -> None:
-        while self._waiters:
-            waiter = heapq.heappop(self._waiters)[3]
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-            self._ended -= 1
-        self._free += 1
-
-    def _forget_ended(self) -> None:
-        """Rebuild the heap; waiters of a higher priority may keep others from its top for ever."""
-        self._waiters = [each for each in self._waiters if not each[3].done()]
-        heapq.heapify(self._waiters)
-        self._ended = 0
 
 
 # A streamed message costs both ends a fraction of a unary call. Each query still has its own
@@ -280,9 +211,6 @@ class GatewayConnection:
             closing.push_async_callback(channel.close)
             closing.push_async_callback(self._shared_stream.close)
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self.connect().__await__()
-
     async def __aenter__(self) -> Self:
         return await self.connect()
 
@@ -297,7 +225,7 @@ class GatewayConnection:
         try:
             asyncio.get_running_loop()  # which the channel is bound to
         except RuntimeError:
-            raise InvalidInput("connect the client first, with `await client`") from None
+            raise InvalidInput("connect the client first, with `await client.connect()`") from None
         self._opened = channel = GatewayChannel(
             self.targets,
             self._max_message_bytes,
@@ -308,7 +236,7 @@ class GatewayConnection:
         )
         # In a loop that has ended, calls may have left slots taken and fetches pending.
         self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
-        self._slots = PrioritySemaphore(self._in_flight)
+        self._slots = asyncio.Semaphore(self._in_flight)
         self._inputs = InputConverter(partial(self._describe, within_s=None))
         return channel
 
@@ -316,6 +244,22 @@ class GatewayConnection:
     def max_input_bytes(self) -> int:
         """Size of the largest input of a job, serialised."""
         return self._max_message_bytes - ENVELOPE_BYTES
+
+    @asynccontextmanager
+    async def _slot(self, budget: Budget) -> AsyncGenerator[None, None]:
+        """Hold a slot of a query in flight: gateways reject those beyond their capacity."""
+        slots = self._slots
+        try:
+            async with asyncio.timeout(budget.left()):
+                await slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the query's deadline passed while it waited for other queries of this client"
+            ) from None
+        try:
+            yield
+        finally:
+            slots.release()
 
     async def _describe(self, name: str, within_s: float | None) -> Engine:
         """Return the description of an engine; the gateway waits until it has been inspected."""

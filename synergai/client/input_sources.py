@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,33 +20,29 @@ from synergai.errors import Conflict, InvalidInput
 from synergai.wire.job_inputs import chain_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from synergai.client.upload_messages import InputEncoder, UploadMessage
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
     from synergai.v1.jobs_pb2 import UploadReceipt
 
-    InputSource: TypeAlias = "InputInventory | ArraySource | IterableSource | AsyncSource"
+    InputSource: TypeAlias = "InputInventory | ArraySource | IterableSource"
     """Inputs in a stable order; their number is None if it is unknown."""
-    ListFiles: TypeAlias = Callable[[Sequence[str]], InputInventory]
-    """Lists the inputs in the files that patterns name."""
 
-JobInputs: TypeAlias = (
-    InputInventory | str | Path | Mapping[str, Any] | Iterable[Any] | AsyncIterable[Any]
-)
+JobInputs: TypeAlias = InputInventory | str | Path | Mapping[str, Any] | Iterable[Any]
 """See `synergai.Client.submit`."""
 
 
-async def open_source(inputs: JobInputs, engine: Engine, list_files: ListFiles) -> InputSource:
-    """Return the source of a job's inputs; files are listed in a thread."""
+async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSource:
+    """Return the source of a job's inputs, of `limit` bytes each; files are listed in a thread."""
     match inputs:
         case InputInventory():
             return inputs
         case str() | Path():
-            return await asyncio.to_thread(list_files, [str(inputs)])
+            return await asyncio.to_thread(_take_inventory, [str(inputs)], engine, limit)
         case list() | tuple() if inputs and all(isinstance(each, str | Path) for each in inputs):
-            return await asyncio.to_thread(list_files, [str(each) for each in inputs])
+            paths = [str(each) for each in inputs]
+            return await asyncio.to_thread(_take_inventory, paths, engine, limit)
         case np.ndarray():
             if len(engine.inputs) != 1:
                 names = ", ".join(spec.name for spec in engine.inputs)
@@ -55,21 +50,16 @@ async def open_source(inputs: JobInputs, engine: Engine, list_files: ListFiles) 
             return ArraySource({engine.inputs[0].name: inputs}, engine)
         case Mapping():
             return ArraySource(inputs, engine)
-        case AsyncIterable():
-            return AsyncSource(inputs, list_files)
         case Iterable() if not isinstance(inputs, bytes):
-            return IterableSource(inputs, list_files)
+            return IterableSource(inputs)
     raise InvalidInput(
         "the inputs must be paths, arrays, a mapping of arrays, or an iterable of inputs, not "
         f"{type(inputs).__name__}"
     )
 
 
-def take_inventory(
-    patterns: Sequence[str], engine: Engine, limit: int, text: TextFormat
-) -> InputInventory:
-    """List the inputs in files."""
-    inventory = InputInventory(patterns, engine, limit=limit, text=text)
+def _take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> InputInventory:
+    inventory = InputInventory(patterns, engine, limit=limit)
     try:
         for _ in inventory.scan():
             pass
@@ -108,51 +98,14 @@ class ArraySource:
 class IterableSource:
     """Inputs of an iterable, which can be read once."""
 
-    def __init__(self, items: Iterable[Any], list_files: ListFiles) -> None:
+    def __init__(self, items: Iterable[Any]) -> None:
         self.inputs = None
         self._items = items
-        self._list_files = list_files
 
     def read(self, start: int = 0) -> Iterator[NamedInput]:
-        """Yield the inputs from `start` on."""
-        return islice(self._read(), start, None)
-
-    def _read(self) -> Iterator[NamedInput]:
-        position = 0
-        for item in self._items:
-            for each in expand(item, position, self._list_files):
-                yield each
-                position += 1
-
-
-class AsyncSource:
-    """Inputs of an asynchronous iterable, which can be read once."""
-
-    def __init__(self, items: AsyncIterable[Any], list_files: ListFiles) -> None:
-        self.inputs = None
-        self._items = items
-        self._list_files = list_files
-
-    async def read(self, start: int = 0) -> AsyncGenerator[NamedInput, None]:
-        """Yield the inputs from `start` on."""
-        position = 0
-        async for item in self._items:
-            for each in expand(item, position, self._list_files):
-                if position >= start:
-                    yield each
-                position += 1
-
-
-def expand(item: Any, position: int, list_files: ListFiles) -> Iterator[NamedInput]:
-    """Yield the inputs that an element of an iterable stands for.
-
-    A path stands for the inputs in its file; anything else is one input, named by its position.
-    """
-    if isinstance(item, str | Path):
-        with list_files([str(item)]) as inventory:
-            yield from inventory.read()
-    else:
-        yield item if isinstance(item, NamedInput) else NamedInput(str(position), item)
+        """Yield the inputs from `start` on, named by their positions unless they have names."""
+        for number, item in islice(enumerate(self._items), start, None):
+            yield item if isinstance(item, NamedInput) else NamedInput(str(number), item)
 
 
 async def read_messages(
@@ -161,48 +114,28 @@ async def read_messages(
     """Yield the messages of a source's inputs that are not stored yet.
 
     To `compare`, the others are read as well; `OtherInputs` is raised if something else is stored.
-    Iterables that are not asynchronous are advanced in a thread, as they may read files or wait.
+    Sources are advanced in a thread, as they may read files or wait.
     """
     builder = MessageBuilder(encoder, stored.stored)
     items = source.read(0 if compare else stored.stored)
-    if isinstance(items, AsyncGenerator):
-        async with aclosing(items):
-            if compare:
-                digest = 0
-                for _ in range(stored.stored):
-                    if (item := await anext(items, None)) is not None:
-                        digest = chain_digest(digest, encoder.encode_named(item)[0])
-                _check_same(digest, stored)
-            async for item in items:
-                if message := builder.add(item):
-                    yield message
-    else:
-        skip = partial(_skip_same, items, encoder, stored) if compare else None
-        async with aclosing(advance_in_thread(_build(items, builder, skip))) as messages:
-            async for message in messages:
+
+    def build() -> Iterator[UploadMessage]:
+        if compare:
+            _skip_same(items, encoder, stored)
+        for item in items:
+            if message := builder.add(item):
                 yield message
-    while message := builder.take():
-        yield message
+        while message := builder.take():
+            yield message
+
+    async with aclosing(advance_in_thread(build())) as messages:
+        async for message in messages:
+            yield message
 
 
 def _skip_same(items: Iterator[NamedInput], encoder: InputEncoder, stored: UploadReceipt) -> None:
     digest = 0
     for item in islice(items, stored.stored):
         digest = chain_digest(digest, encoder.encode_named(item)[0])
-    _check_same(digest, stored)
-
-
-def _check_same(digest: int, stored: UploadReceipt) -> None:
     if stored.stored and (not stored.HasField("digest") or digest != stored.digest):
         raise OtherInputs("other inputs are stored")
-
-
-def _build(
-    items: Iterator[NamedInput], builder: MessageBuilder, skip: Callable[[], None] | None
-) -> Iterator[UploadMessage]:
-    """Yield the messages that are full, after the inputs to skip."""
-    if skip is not None:
-        skip()
-    for item in items:
-        if message := builder.add(item):
-            yield message

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from synergai.domain import EngineName, validate_accuracy
 from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
@@ -20,7 +16,6 @@ from synergai.runtime.tasks import TaskBag, is_being_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from datetime import datetime
 
     from numpy.typing import ArrayLike
 
@@ -68,92 +63,21 @@ class Budget:
         return seconds
 
 
-def seconds_until(instant: datetime) -> float:
-    """Return the seconds from now to an instant; one without a zone is in local time."""
-    seconds = instant.timestamp() - time.time()
-    if seconds <= 0:
-        raise DeadlineExceeded(f"{instant:%Y-%m-%d %H:%M:%S} has passed")
-    return seconds
-
-
-def to_timestamp(instant: datetime) -> Timestamp:
-    """Return an instant as a message; one without a zone is in local time."""
-    message = Timestamp()
-    try:
-        message.FromDatetime(instant.astimezone())
-    except AttributeError:
-        raise InvalidInput(f"by must be a datetime, not {instant!r}") from None
-    return message
-
-
 def to_microseconds(seconds: float) -> int:
     """Return `seconds` as the protocol's parameter ``timeout``, in which 0 means no timeout."""
     return max(1, round(seconds * 1e6))
 
 
-class EngineDescriptions:
-    """Descriptions by engine name. Concurrent calls share one fetch."""
+class InputConverter:
+    """Converts values to the arrays that engines take, by descriptions that `fetch` returns once.
+
+    Concurrent calls share one fetch.
+    """
 
     def __init__(self, fetch: Callable[[str], Coroutine[Any, Any, Engine]]) -> None:
         self._fetch = fetch
         self._tasks = TaskBag()
-        self._known: dict[str, Engine] = {}
         self._fetches: dict[str, asyncio.Task[Engine]] = {}
-        self._waiting: Counter[asyncio.Task[Engine]] = Counter()
-
-    async def get(self, name: str, within_s: float | None) -> Engine:
-        """Return the description of an engine, from memory or from the gateway."""
-        if (known := self._known.get(name)) is not None:
-            return known
-        task = self._fetches.get(name)
-        if task is None:
-            task = self._fetches[name] = self._tasks.start_awaited(self._fetch(name))
-            task.add_done_callback(partial(self._fetched, name))
-        self._waiting[task] += 1
-        try:
-            # A call that is cancelled must not take the fetch away from the others.
-            async with asyncio.timeout(within_s):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            limit_s = within_s or 0.0  # without a limit there is no timeout
-            raise DeadlineExceeded(
-                f"the gateway did not describe engine {name!r} within {limit_s:.3g} s"
-            ) from None
-        except asyncio.CancelledError:
-            if task.cancelled() and not is_being_cancelled():
-                raise Cancelled("the client was closed") from None
-            raise
-        finally:
-            self._waiting[task] -= 1
-            if not self._waiting[task]:
-                del self._waiting[task]
-                self._forget_fetch(name, task)
-                task.cancel()
-
-    def known(self, name: str) -> Engine | None:
-        """Return the description in memory; None if there is none."""
-        return self._known.get(name)
-
-    def forget(self, name: str) -> None:
-        """Fetch the description again next time."""
-        self._known.pop(name, None)
-
-    async def close(self) -> None:
-        """Cancel the fetches in flight; calls that wait for them fail with `Cancelled`."""
-        await self._tasks.close()
-
-    def _fetched(self, name: str, task: asyncio.Task[Engine]) -> None:
-        self._forget_fetch(name, task)
-        if not task.cancelled() and task.exception() is None:
-            self._known[name] = task.result()
-
-    def _forget_fetch(self, name: str, task: asyncio.Task[Engine]) -> None:
-        if self._fetches.get(name) is task:
-            del self._fetches[name]
-
-
-class InputConverter(EngineDescriptions):
-    """Converts values to the arrays that an engine takes, by its description."""
 
     async def cast(
         self, engine: str, inputs: Inputs | ArrayLike, within_s: float | None = None
@@ -169,7 +93,7 @@ class InputConverter(EngineDescriptions):
         from synergai.client.casting import cast_inputs
 
         try:
-            description = await self.get(engine, within_s)
+            description = await self._describe(engine, within_s)
         except (DeadlineExceeded, Unavailable):
             raise
         except SynergaiError:
@@ -181,23 +105,36 @@ class InputConverter(EngineDescriptions):
         try:
             return cast_inputs(inputs, description)
         except InvalidInput:
-            # The engine may have been replaced by one with other inputs.
             self.forget(engine)
             raise
 
-    async def cast_again(
-        self, engine: str, inputs: Inputs, within_s: float | None = None
-    ) -> Inputs | None:
-        """Convert values that the gateway has refused by the engine's present description.
+    def forget(self, engine: str) -> None:
+        """Fetch a description again next time: the engine may have other inputs now."""
+        self._fetches.pop(engine, None)
 
-        None if the engine still has the same inputs, so that the values are at fault.
-        """
-        before = self.known(engine)
-        self.forget(engine)
-        now = await self.get(engine, within_s)
-        if before is not None and before.inputs == now.inputs:
-            return None
-        return await self.cast(engine, inputs, within_s)
+    async def close(self) -> None:
+        """Cancel the fetches in flight; calls that wait for them fail with `Cancelled`."""
+        await self._tasks.close()
+
+    async def _describe(self, engine: str, within_s: float | None) -> Engine:
+        task = self._fetches.get(engine)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._fetches[engine] = self._tasks.start_awaited(self._fetch(engine))
+        elif task.done():
+            return task.result()
+        try:
+            # A call that is cancelled must not take the fetch away from the others.
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            limit_s = within_s or 0.0  # without a limit there is no timeout
+            raise DeadlineExceeded(
+                f"the gateway did not describe engine {engine!r} within {limit_s:.3g} s"
+            ) from None
+        except asyncio.CancelledError:
+            if task.cancelled() and not is_being_cancelled():
+                raise Cancelled("the client was closed") from None
+            raise
 
 
 class QueryOptions(TypedDict, total=False):
@@ -207,8 +144,6 @@ class QueryOptions(TypedDict, total=False):
         deadline: seconds until its result is worthless; None, the default, means never.
         priority: 0 (default) to 9 (most urgent).
         outputs: names of the requested outputs, or a single name; all if empty.
-        version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
-            without ``NAME/N``, the gateway's choice.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
         parameters: further parameters of the protocol.
     """
@@ -216,7 +151,6 @@ class QueryOptions(TypedDict, total=False):
     deadline: float | None
     priority: int
     outputs: Sequence[str]
-    version: str
     min_accuracy: float
     parameters: Parameters | None
 
@@ -228,15 +162,12 @@ class JobOptions(TypedDict, total=False):
         qos: seconds from acceptance to completion; None, the default, means no deadline.
         priority: 0 (default) to 9 (most urgent).
         tenant: tenant that the job is accounted to.
-        version: version of the engine; if empty, the gateway chooses one when it accepts the job.
-            With a variant of it, such as ``2.int8``, all queries use this one.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
     """
 
     qos: float | None
     priority: int
     tenant: str
-    version: str
     min_accuracy: float
 
 
@@ -246,12 +177,11 @@ def request_builder(
     deadline: float | None = None,
     priority: int = 0,
     outputs: Sequence[str] = (),
-    version: str = "",
     min_accuracy: float = 0.0,
     parameters: Parameters | None = None,
 ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
     """Return a function that makes a request from a query's inputs; see `QueryOptions`."""
-    name, _, version = with_version(engine, version).partition("/")
+    name, _, version = engine.partition("/")
     outputs = output_names(outputs)
     timeout = normalize_deadline(deadline)
     merged: dict[str, Any] = dict(parameters or {})
@@ -281,14 +211,6 @@ def output_names(outputs: Sequence[str]) -> Sequence[str]:
     return (outputs,) if isinstance(outputs, str) else outputs
 
 
-def with_version(engine: str, version: str) -> str:
-    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version."""
-    name, _, own = engine.partition("/")
-    if own and version not in ("", own):
-        raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
-    return f"{name}/{own or version}" if own or version else name
-
-
 def job_spec(
     engine: str,
     queries: int,
@@ -297,12 +219,11 @@ def job_spec(
     qos: float | None = None,
     priority: int = 0,
     tenant: str = "",
-    version: str = "",
     min_accuracy: float = 0.0,
     max_failures: int | None = None,
 ) -> JobSpec:
     """Return the specification of a job; see `JobOptions`."""
-    name, _, version = with_version(engine, version).partition("/")
+    name, _, version = engine.partition("/")
     version, variant = parse_version(version)
     return JobSpec(
         engine=EngineName(name),

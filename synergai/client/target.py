@@ -1,20 +1,12 @@
-"""Targets of clients: a gateway, or a map of cells; and their defaults and credentials."""
+"""The gateway that commands call by default, and the credentials for it."""
 
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
-
-import msgspec
+from typing import Final, TypedDict
 
 from synergai.errors import InvalidInput
-from synergai.runtime.toml_file import read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 TARGET_VARIABLE: Final = "SYNERGAI_TARGET"
 TLS_CA_VARIABLE: Final = "SYNERGAI_TLS_CA"
@@ -38,20 +30,11 @@ class ConnectionOptions(TypedDict):
     insecure: bool
 
 
-def default_tls_ca() -> Path | None:
-    """Return the path of the TLS authority (PEM) from the environment; None for plaintext."""
-    return _path(TLS_CA_VARIABLE)
-
-
-def default_token_file() -> Path | None:
-    """Return the path of the file with the token from the environment; None without one."""
-    return _path(TOKEN_FILE_VARIABLE)
-
-
-def connection(tls_ca: Path | None, token_file: Path | None) -> ConnectionOptions:
-    """Return the arguments for a client, with everything else from the environment."""
+def connection() -> ConnectionOptions:
+    """Return the arguments for a client that the environment names."""
+    token_file = _path(TOKEN_FILE_VARIABLE)
     return ConnectionOptions(
-        tls_ca=tls_ca,
+        tls_ca=_path(TLS_CA_VARIABLE),
         tls_cert=_path(TLS_CERT_VARIABLE),
         tls_key=_path(TLS_KEY_VARIABLE),
         token=_read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
@@ -74,53 +57,3 @@ def _read_token(path: Path) -> str:
     if not token:
         raise InvalidInput(f"the token file {path} is empty")
     return token
-
-
-class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cell.
-
-    Attributes:
-        gateways: target of its clients.
-        engines: patterns of the engines that it serves, as of a shell.
-    """
-
-    gateways: str
-    engines: tuple[str, ...] = ("*",)
-
-    def serves(self, engine: str) -> bool:
-        """Return whether the name of an engine, or of a version of it, matches a pattern."""
-        name = engine.partition("/")[0]
-        return any(fnmatchcase(name, pattern) for pattern in self.engines)
-
-
-def read_cells(path: Path) -> dict[str, Cell]:
-    """Read a map: a TOML file with a table ``[NAME]`` for each cell.
-
-    Raises:
-        InvalidInput: the file cannot be used.
-    """
-    cells = read_toml(path, dict[str, Cell], f"cells {path}")
-    if not cells:
-        raise InvalidInput(f"cells {path} has no cell: write a table [NAME] for each")
-    return cells
-
-
-def cells_of(target: str) -> dict[str, Cell]:
-    """Return the cells that a target names: ``@FILE`` all, ``@FILE:NAME`` one.
-
-    An address is a cell without a name.
-    """
-    if not target.startswith("@"):
-        return {"": Cell(target)}
-    path, _, name = target[1:].partition(":")
-    cells = read_cells(Path(path))
-    if not name:
-        return cells
-    if name not in cells:
-        raise InvalidInput(f"{path} has no cell {name!r}, but {', '.join(cells)}")
-    return {name: cells[name]}
-
-
-def cell_of(cells: Mapping[str, Cell], engine: str) -> str:
-    """Return the name of the first cell that serves an engine; empty for none."""
-    return next((name for name, cell in cells.items() if cell.serves(engine)), "")

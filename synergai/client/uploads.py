@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.client.channel import Patience
-from synergai.client.input_sources import OtherInputs, open_source, read_messages, take_inventory
+from synergai.client.input_sources import OtherInputs, open_source, read_messages
 from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
-from synergai.data.text_files import DEFAULT_TEXT
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -32,12 +31,9 @@ from synergai.wire.converters import job_spec_to_proto
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from google.protobuf.timestamp_pb2 import Timestamp
-
     from synergai.client.channel import GatewayChannel
     from synergai.client.input_sources import JobInputs
     from synergai.client.upload_messages import UnusableInput, UploadMessage
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
     from synergai.jobs import JobSpec
 
@@ -210,7 +206,6 @@ class Upload:
 
 _NAMESPACE: Final = uuid.UUID("5ca1ab1e-0da7-4a11-8e57-5eed0f1a7e57")
 """Of the ids of uploads that follow from idempotency keys."""
-_MAX_LISTED: Final = 1000
 
 
 def upload_id_for(idempotency_key: str) -> str:
@@ -223,9 +218,7 @@ async def submit_inputs(
     engine: Engine,
     inputs: JobInputs,
     make_spec: Callable[[int, str], JobSpec],
-    by: Timestamp | None,
     *,
-    text: TextFormat | None,
     outputs: Sequence[str],
     idempotency_key: str,
     max_input_bytes: int,
@@ -238,10 +231,7 @@ async def submit_inputs(
     """
     upload_id = upload_id_for(idempotency_key)
     make_spec(0, upload_id)  # raises for an invalid specification before anything is read
-    list_files = partial(
-        take_inventory, engine=engine, limit=max_input_bytes, text=text or DEFAULT_TEXT
-    )
-    source = await open_source(inputs, engine, list_files)
+    source = await open_source(inputs, engine, max_input_bytes)
     # A key that follows from the files needs no second look at those that are stored.
     named_by_key = isinstance(source, InputInventory) and source.named_by_key
     try:
@@ -264,19 +254,5 @@ async def submit_inputs(
         spec=job_spec_to_proto(make_spec(receipt.stored, upload_id)),
         idempotency_key=idempotency_key,
         inputs_digest=receipt.digest if receipt.HasField("digest") else None,
-        by=by,
     )
-    try:
-        return (await channel.call(channel.jobs.Submit, request)).id
-    except Conflict:
-        # The time of day may stand for another day than when the command was first run.
-        if named_by_key and (job_id := await _find_job(channel, upload_id)):
-            return job_id
-        raise
-
-
-async def _find_job(channel: GatewayChannel, upload_id: str) -> str:
-    """Return the id of the job over an upload, if it is among the newest; empty otherwise."""
-    request = jobs_pb2.ListRequest(limit=_MAX_LISTED)
-    jobs = (await channel.call(channel.jobs.List, request)).jobs
-    return next((job.id for job in jobs if job.spec.upload_id == upload_id), "")
+    return (await channel.call(channel.jobs.Submit, request)).id

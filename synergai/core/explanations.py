@@ -409,7 +409,6 @@ def _losses(facts: Explanation) -> dict[Cause, float]:
 
 
 def _overrun_s(run: Run, facts: Explanation) -> float:
-    """Return by how much an assignment exceeded its estimate."""
     if run.estimated_s is None or run.end not in ("running", "completed"):
         return 0.0
     until_s = facts.total_s if run.ended_s is None else run.ended_s

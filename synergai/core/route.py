@@ -104,7 +104,6 @@ class Route(Struct, frozen=True):
 
 
 def _whole_engine(stages: tuple[Engine, ...]) -> Engine:
-    """Return the engine that stages make up, as clients see it."""
     first, last = stages[0], stages[-1]
     return replace(
         first,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     """Values of one input of the job, by the engine's input names."""
 
 
-def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[str, str]:
+def match_columns(available: Iterable[str], engine: Engine) -> dict[str, str]:
     """Return the column of a file for each input of the engine.
 
     A file may have more columns than the engine inputs; a single column needs no matching name.
@@ -34,10 +34,10 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
     if len(names) == len(wanted) == 1:
         return {wanted[0]: names[0]}
     wide = ""
-    if kind == "columns" and len(wanted) == 1 and -1 not in inner_shape(engine.inputs[0]):
+    if len(wanted) == 1 and -1 not in inner_shape(engine.inputs[0]):
         wide = f", or {math.prod(inner_shape(engine.inputs[0]))} of numbers"
     raise InvalidInput(
-        f"it has the {kind} {', '.join(names) or '(none)'}; engine {engine.name!r} needs "
+        f"it has the columns {', '.join(names) or '(none)'}; engine {engine.name!r} needs "
         f"{', '.join(wanted)}{wide}"
     )
 

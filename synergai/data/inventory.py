@@ -3,9 +3,6 @@
 The list is kept in a temporary file. It makes the number of inputs known, their order stable and
 their total digest comparable with that of an earlier run, while memory stays small for millions of
 files. Any position can be reached without reading the inputs before it.
-
-Each line of a manifest is a path, relative to the manifest. Empty lines and lines that begin with
-``#`` are left out.
 """
 
 from __future__ import annotations
@@ -21,15 +18,13 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
 
-from synergai.data.items import NamedInput, UniqueNames, Unusable, clean_name, unusable
+from synergai.data.items import NamedInput, Unusable, clean_name, unusable
 from synergai.data.row_files import ROW_SUFFIXES, TEXT_SUFFIXES, open_rows
-from synergai.data.text_files import DEFAULT_TEXT, read_lines
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine
 
 
@@ -127,44 +122,9 @@ def _walk(directory: str) -> Iterator[InputFile]:
                 yield locate(str(path), listed=True)
 
 
-MANIFEST_SUFFIX: Final = ".txt"
-
-
-class ManifestEntry(NamedTuple):
-    """A line of a manifest.
-
-    Attributes:
-        path: path of the file, ready to be opened.
-        name: the input's name: the path as the manifest has it.
-    """
-
-    path: str
-    name: str
-    line: int
-
-
-def read_manifest(path: str, encoding: str) -> Iterator[ManifestEntry]:
-    """Yield the entries of a manifest, which is read line by line."""
-    # File names need not be text; `os.fsencode` restores these bytes.
-    lines = read_lines(path, encoding, errors="surrogateescape")
-    try:
-        for number, line in enumerate(lines, 1):
-            listed = _checked(line.strip(), number)
-            if listed and not listed.startswith("#"):
-                yield ManifestEntry(str(Path(path).parent / listed), listed, number)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}, {error}") from None
-
-
-def _checked(path: str, number: int) -> str:
-    if "\0" in path:
-        raise InvalidInput(f"line {number}: a path has a zero byte; is it a manifest?")
-    return path
-
-
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
 _TENSORS_ONLY: Final = (
-    "the engine takes tensors only, in .npy, .npz, .parquet, .csv and .jsonl files; for images, "
+    "the engine takes tensors only, in .npy, .parquet, .csv and .jsonl files; for images, "
     'set preprocess = "resnet50", "mobilenet" or "ssd" in its engine.toml'
 )
 _LENGTH_BYTES: Final = 4
@@ -191,9 +151,8 @@ class InputInventory:
     """Inputs in files; a context manager that owns a temporary file.
 
     Args:
-        patterns: paths, directories, patterns and manifests.
+        patterns: paths, directories and patterns.
         limit: bytes of the largest input.
-        text: how text files are read.
 
     Attributes:
         size: bytes of the files.
@@ -208,17 +167,12 @@ class InputInventory:
         engine: Engine,
         *,
         limit: int,
-        text: TextFormat = DEFAULT_TEXT,
     ) -> None:
         self.inputs = self.files = self.size = self.skipped = 0
         self.named_by_key = False
         self._patterns = patterns
         self._engine = engine
         self._limit = limit
-        self._text = text
-        # The paths that one pattern matches are distinct.
-        alone = len(patterns) == 1 and not _is_manifest(patterns[0])
-        self._names = None if alone else UniqueNames()
         self._usable = 0
         self._first_reason = ""
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="synergai-inputs-")  # noqa: SIM115 - closed by `close`
@@ -248,17 +202,12 @@ class InputInventory:
         A file that cannot be used becomes one input that fails.
         """
         for pattern in self._patterns:
-            if _is_manifest(pattern):
-                for entry in read_manifest(pattern, self._text.encoding):
-                    self._add_listed(entry, pattern)
-                    yield
-                continue
             has_rows = Path(pattern).is_file() and _suffix(pattern) in TEXT_SUFFIXES
             for file in find(pattern):
                 if file.listed and not self._suits(file.path):
                     self.skipped += 1
                 else:
-                    self._add_file(file, file.path, has_rows=has_rows)
+                    self._add_file(file, has_rows=has_rows)
                 yield
         self._file.flush()
         where = ", ".join(self._patterns)
@@ -276,17 +225,6 @@ class InputInventory:
                 raise InvalidInput(self._first_reason)
             raise InvalidInput(f"{where}: no file can be used, such as {self._first_reason}")
 
-    def _add_listed(self, listed: ManifestEntry, manifest: str) -> None:
-        try:
-            file = locate(listed.path)
-        except (OSError, ValueError) as error:
-            # A text that was not meant as a manifest is read as one, too.
-            reason = f"{unusable(error).reason} (line {listed.line} of manifest {manifest})"
-            path = os.fsencode(listed.path)
-            self._append(_Entry(path, listed.name, 1, False, False, 0, 0, reason))
-            return
-        self._add_file(file, listed.name)
-
     def _suits(self, path: str) -> bool:
         """Return whether a file that was not named is an input, by its suffix."""
         suffix = _suffix(path)
@@ -296,9 +234,9 @@ class InputInventory:
             return suffix in _IMAGE_SUFFIXES
         return takes_files(self._engine)
 
-    def _add_file(self, file: InputFile, name: str, *, has_rows: bool = False) -> None:
+    def _add_file(self, file: InputFile, *, has_rows: bool) -> None:
         path, size, modified, _ = file
-        entry = _Entry(os.fsencode(path), name, 1, False, False, size, modified)
+        entry = _Entry(os.fsencode(path), clean_name(path), 1, False, False, size, modified)
         if has_rows or _suffix(path) in ROW_SUFFIXES:
             self._describe_rows(path, entry)
         elif not takes_files(self._engine):
@@ -308,7 +246,7 @@ class InputInventory:
     def _describe_rows(self, path: str, entry: _Entry) -> None:
         entry.is_rows = True
         try:
-            with open_rows(path, self._engine, self._text) as rows:
+            with open_rows(path, self._engine) as rows:
                 entry.inputs, entry.numbered = rows.count, not rows.single
         except Exception as error:
             if isinstance(error, SynergaiError) and not isinstance(error, InvalidInput):
@@ -316,7 +254,6 @@ class InputInventory:
             entry.reason = unusable(error).reason
 
     def _append(self, entry: _Entry) -> None:
-        entry.name = self._names.make(entry.name) if self._names else clean_name(entry.name)
         if not entry.reason:
             self._usable += 1
         elif not self._first_reason:
@@ -381,7 +318,7 @@ class InputInventory:
         failure = Unusable("the file has become shorter while it was read")
         position = start
         try:
-            with open_rows(path, self._engine, self._text) as rows:
+            with open_rows(path, self._engine) as rows:
                 for row in islice(rows.rows(start), entry.inputs - start):
                     yield NamedInput(_row_name(entry, position), row)
                     position += 1
@@ -389,10 +326,6 @@ class InputInventory:
             failure = unusable(error)
         for number in range(position, entry.inputs):
             yield NamedInput(_row_name(entry, number), failure)
-
-
-def _is_manifest(pattern: str) -> bool:
-    return _suffix(pattern) == MANIFEST_SUFFIX and Path(pattern).is_file()
 
 
 def _row_name(entry: _Entry, position: int) -> str:

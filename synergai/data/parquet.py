@@ -125,7 +125,7 @@ def _columns(schema: Any, engine: Engine) -> dict[str, str]:
         ]
         if len(binaries) == 1:
             return {engine.inputs[0].name: binaries[0]}
-    return match_columns(schema.names, engine, "columns")
+    return match_columns(schema.names, engine)
 
 
 def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
@@ -159,7 +159,6 @@ def _number(value: Any, spec: TensorSpec) -> Any:
 
 
 def _wide(columns: Sequence[Any], spec: TensorSpec) -> Iterator[Any]:
-    """Yield each row's features as one array."""
     types = import_arrow().types
     if all(types.is_primitive(each.type) and not each.null_count for each in columns):
         arrays = [each.to_numpy(zero_copy_only=False) for each in columns]
@@ -172,7 +171,6 @@ def _wide(columns: Sequence[Any], spec: TensorSpec) -> Iterator[Any]:
 
 
 def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:
-    """Yield lists of numbers as views of one array."""
     lengths = import_arrow("pyarrow.compute").list_value_length(column)
     values = column.flatten().to_numpy(zero_copy_only=False)
     end = 0

@@ -71,7 +71,6 @@ class ShardDescription(msgspec.Struct, frozen=True):
 
 
 def _describe_outputs(results: Sequence[JobResult]) -> tuple[OutputColumn, ...]:
-    """Return how a shard of these results stores their outputs."""
     datatypes: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...] | None] = {}
     for result in results:

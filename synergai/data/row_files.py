@@ -1,4 +1,4 @@
-"""Files whose rows are inputs: arrays (.npy), archives of arrays (.npz), Parquet and text.
+"""Files whose rows are inputs: arrays (.npy), Parquet and text.
 
 Every reader is a context manager with the number of inputs in its file, and yields them lazily.
 
@@ -9,8 +9,9 @@ cells of CSV, or a JSON number or list.
 
 from __future__ import annotations
 
+import csv
+import json
 import math
-import zipfile
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
@@ -19,9 +20,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 import numpy as np
 from numpy.lib import format as npy_format
 
-from synergai.data.columns import as_array, check_unique, count_rows, match_columns
+from synergai.data.columns import as_array, check_unique, count_rows
 from synergai.data.items import Unusable
-from synergai.data.text_files import parse_cell, read_csv, read_json_lines, read_lines
 from synergai.errors import InvalidInput
 from synergai.runtime.text import counted
 
@@ -32,70 +32,126 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.data.columns import Row
-    from synergai.data.text_files import TextFormat
     from synergai.domain import Engine, TensorSpec
 
 
+# A cell may be a whole input, and no message is larger. The limit is the process's.
+csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a file with their ends.
+
+    Raises:
+        InvalidInput: the text is not UTF-8.
+    """
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                raise InvalidInput(f"line {number}: byte 0x{byte:02X} is not UTF-8 text") from None
+            yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty, with the numbers of their last lines."""
+    rows = csv.reader(lines, strict=True)
+    before = 0
+    try:
+        for row in rows:
+            before = rows.line_num
+            if row:
+                yield before, row
+    except csv.Error as error:
+        raise InvalidInput(
+            f"the row that begins in line {before + 1}: {error}; is a quote missing or not doubled?"
+        ) from None
+
+
+def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the values of the lines that are not empty, with their numbers.
+
+    The value of a line that is not JSON is an `Unusable`.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        value: Any
+        try:
+            value = _DECODER.decode(line)
+        except RecursionError:
+            value = Unusable(f"line {number}: it is not JSON: it is nested too deeply")
+        except ValueError as error:
+            reason = str(error).partition(";")[0]  # without advice to programmers
+            value = Unusable(f"line {number}: it is not JSON: {reason}")
+        yield number, value
+
+
+def parse_cell(text: str) -> Any:
+    """Return the value of a cell that is JSON or a number; its text if it is neither."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        try:
+            return finite_float(text)
+        except ValueError:
+            return text.strip()
+
+
+def finite_float(text: str) -> float:
+    """Return a number; unlike `float`, none for one that is too large, or has underscores."""
+    value = float(text)
+    if "_" in text or (math.isinf(value) and any(map(str.isdigit, text))):
+        raise ValueError(f"{text[:40]} is not a floating-point number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=finite_float, object_pairs_hook=_unique)
+
+
 TEXT_SUFFIXES: Final = frozenset((".csv", ".jsonl"))
-_MISSING: Final = frozenset(("na", "n/a", "none", "null"))
-"""Texts that stand for a missing value, and name no column."""
-_DECIDE: Final = (
-    "say --header yes if it names the columns, or --header no if it is an input (in Python, "
-    "text=synergai.TextFormat(header=...))"
-)
 
 
-def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row names columns; raise `InvalidInput` if it may be an input."""
-    if _names_columns(rows):
-        return True
-    if _are_numbers(rows[0]) and (len(rows) == 1 or not _are_counted(rows[0])):
-        return False
-    raise InvalidInput(f"its first row, {','.join(rows[0])[:80]!r}, is in doubt: {_DECIDE}")
-
-
-def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row cannot be an input: it has names, and the next one numbers."""
-    names = _stripped(rows[0])
-    return (
-        len(rows) > 1
-        and len(rows[1]) == len(names) == len(set(names))
-        and all(map(_is_name, names))
-        and _are_numbers(rows[1])
-    )
-
-
-def _is_name(cell: str) -> bool:
-    is_word = cell[:1].isalpha() or cell[:1] == "_"
-    return is_word and not _is_number(cell) and cell.lower() not in _MISSING
-
-
-def _are_counted(row: Sequence[str]) -> bool:
-    """Return whether numbers ascend in equal steps, like those of columns, years or bins."""
-    numbers = [float(parse_cell(cell)) for cell in row]
-    steps = np.diff(numbers)
-    if len(numbers) < 3:
-        return numbers[0] == 0 if not len(steps) else bool(steps[0] == 1)
-    return bool(steps[0] > 0 and np.allclose(steps, steps[0]))
+def _is_header(row: Sequence[str]) -> bool:
+    """Return whether a row names columns; raise `InvalidInput` if it has numbers and others."""
+    numbers = [isinstance(parse_cell(cell), int | float) for cell in row]
+    if any(numbers) and not all(numbers):
+        raise InvalidInput(
+            f"its first row, {','.join(row)[:80]!r}, is in doubt: it has numbers, like an input, "
+            "and others, like a header"
+        )
+    return not any(numbers)
 
 
 class TextRows:
     """Rows of a CSV or JSON-lines file.
 
     Raises:
-        InvalidInput: its text is of another encoding, a row has no end, its first line has no
-            values for the engine, or it is in doubt whether that is an input.
+        InvalidInput: its text is not UTF-8, a row has no end, its first line has no values for the
+            engine, or it is in doubt whether that is an input.
     """
 
     single = False
 
-    def __init__(self, path: str, engine: Engine, text: TextFormat) -> None:
+    def __init__(self, path: str, engine: Engine) -> None:
         self._path = path
         self._engine = engine.name
         self._specs = engine.inputs
         takes_numbers = not engine.preprocess and engine.inputs[0].datatype != "BYTES"
         self._takes_numbers_alone = takes_numbers and len(engine.inputs) == 1
-        self._text = text
         self.count = sum(1 for _ in self.rows())
 
     def __enter__(self) -> Self:
@@ -106,23 +162,22 @@ class TextRows:
 
     def rows(self, start: int = 0) -> Iterator[Row | Unusable]:
         """Yield the inputs from `start` on. A value that is none is left to the engine's check."""
-        lines = read_lines(self._path, self._text.encoding)
+        lines = read_lines(self._path)
         is_json = Path(self._path).suffix.lower() == ".jsonl"
         return islice(self._json(lines) if is_json else self._csv(lines), start, None)
 
     def _csv(self, lines: Iterable[str]) -> Iterator[Row | Unusable]:
         rows = read_csv(lines)
-        begin = list(islice(rows, 2))
-        names, header = _stripped(begin[0][1] if begin else ()), self._text.header
+        begin = list(islice(rows, 1))
+        names = [cell.strip() for _, row in begin for cell in row]
         columns: dict[TensorSpec, int] = {}
-        if header is not False and all(spec.name in names for spec in self._specs):
+        if all(spec.name in names for spec in self._specs):
             check_unique(names, self._specs)
             columns = {spec: names.index(spec.name) for spec in self._specs}
         elif begin and not self._takes_numbers_alone:
             raise self._unsuitable(",".join(names))
-        elif begin and header is None:
-            header = _is_header([row for _, row in begin])
-        for number, row in chain(begin[1:] if columns or header else begin, rows):
+        has_header = columns or (begin and _is_header(names))
+        for number, row in rows if has_header else chain(begin, rows):
             if not columns:
                 [spec] = self._specs
                 yield {spec.name: _shaped([parse_cell(cell) for cell in row], spec)}
@@ -145,7 +200,6 @@ class TextRows:
             yield {spec.name: _shaped(cells.get(spec.name), spec) for spec in self._specs}
 
     def _suits(self, value: object) -> bool:
-        """Return whether a JSON value has the engine's inputs."""
         if isinstance(value, dict):
             return all(spec.name in value for spec in self._specs)
         return self._takes_numbers_alone and isinstance(value, list | int | float)
@@ -155,20 +209,8 @@ class TextRows:
         numbers = ", or numbers alone" if self._takes_numbers_alone else ""
         return InvalidInput(
             f"its first line, {first[:80]!r}, has no values: rows for engine {self._engine!r} have "
-            f"{names}{numbers}; a list of files is a .txt file with a path per line"
+            f"{names}{numbers}"
         )
-
-
-def _stripped(row: Sequence[str]) -> list[str]:
-    return [cell.strip() for cell in row]
-
-
-def _is_number(cell: str) -> bool:
-    return isinstance(parse_cell(cell), int | float)
-
-
-def _are_numbers(row: Sequence[str]) -> bool:
-    return all(map(_is_number, row))
 
 
 def _cell(cell: str, spec: TensorSpec) -> Any:
@@ -182,7 +224,7 @@ def _shaped(value: Any, spec: TensorSpec) -> Any:
     return value
 
 
-ROW_SUFFIXES: Final = frozenset((".npy", ".npz", ".parquet"))
+ROW_SUFFIXES: Final = frozenset((".npy", ".parquet"))
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 10_000
 _MAX_INPUT_BYTES: Final = 1 << 30
@@ -218,34 +260,39 @@ class RowFile(Protocol):
         ...
 
 
-def open_rows(path: str, engine: Engine, text: TextFormat) -> RowFile:
+def open_rows(path: str, engine: Engine) -> RowFile:
     """Open a file of rows by its suffix."""
     if Path(path).suffix.lower() in TEXT_SUFFIXES:
-        return TextRows(path, engine, text)
+        return TextRows(path, engine)
     if Path(path).suffix.lower() == ".parquet":
         from synergai.data.parquet import ParquetRows
 
         return ParquetRows(Path(path).open("rb"), engine)
-    return ArrayRows(Path(path).open("rb"), engine, archive=Path(path).suffix.lower() == ".npz")
+    return ArrayRows(Path(path).open("rb"), engine)
 
 
 class ArrayRows:
-    """Rows of an array, or of the arrays of an archive.
+    """Rows of an array.
 
     Args:
         file: the file, which this object closes.
 
     Attributes:
-        single: whether the arrays are one input, without a dimension of rows.
+        single: whether the array is one input, without a dimension of rows.
     """
 
-    def __init__(self, file: IO[bytes], engine: Engine, *, archive: bool) -> None:
+    def __init__(self, file: IO[bytes], engine: Engine) -> None:
         with ExitStack() as stack:
             stack.enter_context(file)
-            files = _members(file, engine, stack) if archive else _only_input(file, engine)
-            self._streams = {name: ArrayStream(member) for name, member in files.items()}
-            shapes = {name: stream.shape for name, stream in self._streams.items()}
-            rows = count_rows(shapes, engine)
+            if len(engine.inputs) != 1:
+                names = ", ".join(spec.name for spec in engine.inputs)
+                raise InvalidInput(
+                    f"engine {engine.name!r} has several inputs: put them into the columns {names} "
+                    "of a .parquet file"
+                )
+            self._name = engine.inputs[0].name
+            self._stream = ArrayStream(file)
+            rows = count_rows({self._name: self._stream.shape}, engine)
             self.single = rows is None
             self.count = 1 if rows is None else rows
             self._stack = stack.pop_all()
@@ -258,36 +305,10 @@ class ArrayRows:
 
     def rows(self, start: int = 0) -> Iterator[Row]:
         """Yield the inputs from `start` on."""
-        if self.single:
-            if start == 0:
-                yield {name: stream.read_all() for name, stream in self._streams.items()}
-            return
-        names = list(self._streams)
-        columns = [stream.rows(start) for stream in self._streams.values()]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(names, values, strict=True))
-
-
-def _only_input(file: IO[bytes], engine: Engine) -> dict[str, IO[bytes]]:
-    if len(engine.inputs) != 1:
-        names = ", ".join(spec.name for spec in engine.inputs)
-        raise InvalidInput(
-            f"engine {engine.name!r} has {len(engine.inputs)} inputs: put the arrays "
-            f"{names} into a .npz file"
-        )
-    return {engine.inputs[0].name: file}
-
-
-def _members(file: IO[bytes], engine: Engine, stack: ExitStack) -> dict[str, IO[bytes]]:
-    try:
-        archive = stack.enter_context(zipfile.ZipFile(file))
-    except zipfile.BadZipFile as error:
-        raise InvalidInput(f"it is not a .npz file: {error}") from None
-    members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-    columns = match_columns(members, engine, "arrays")
-    return {
-        name: stack.enter_context(archive.open(members[column])) for name, column in columns.items()
-    }
+        if not self.single:
+            yield from ({self._name: row} for row in self._stream.rows(start))
+        elif start == 0:
+            yield {self._name: self._stream.read_all()}
 
 
 class ArrayStream:

@@ -45,42 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ADVICE: Final = (
-    f"add a {SAMPLES_FILE}, or a [warmup] table with shapes or values that the model accepts to "
-    f"its {DEFINITION_FILE} (docs/guide/engines.md)"
-)
+ADVICE: Final = f"add a {SAMPLES_FILE} (docs/guide/engines.md)"
 """Advice for an unverified engine."""
-
-_Size = Annotated[int, Meta(ge=0, le=1 << 62)]
-
-
-class WarmUpInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shape and values to try for one input of a model; anything not given is generated.
-
-    The table ``[warmup]`` has one for each input of a model that has no sample set::
-
-        [warmup]
-        tokens = { shape = [1, 16], value = 1 }
-        text = { value = "12.5" }
-        image = { file = "image.npy" }
-
-    Attributes:
-        file: An .npy file with the whole input.
-    """
-
-    shape: Annotated[tuple[_Size, ...], Meta(max_length=64)] | None = None
-    value: bool | int | float | str | None = None
-    file: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.file is None:
-            return
-        if self.file.suffix != ".npy" or not str(self.file).isprintable():
-            raise ValueError(f"warmup: {str(self.file)!r} is not the name of an .npy file")
-        if self.shape is not None or self.value is not None:
-            raise ValueError(f"warmup: the array in {self.file} has its own shape and values")
-
-
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -154,7 +120,7 @@ class VariantDefinition:
 MAX_DEFINITION_BYTES: Final = 64 << 10
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
 _MODEL_KEYS: Final = (
-    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
+    *("backend", "file", "sha256", "source", "accuracy", "variants"),
     *("stage_of", "stage_end", "exit", "tensors"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
@@ -175,8 +141,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     With variants, `file`, `sha256` and `accuracy` belong to the first one.
     """
 
-    name: Text = ""
-    version: Text = ""
     backend: Text = ""
     file: Text = ""
     sha256: Sha256 = ""
@@ -194,7 +158,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inputs: tuple[Text, ...] = ()
     outputs: tuple[Text, ...] = ()
     signature: Text = ""
-    warmup: dict[Text, WarmUpInput] = {}
     variants: Annotated[tuple[VariantKeys, ...], Meta(max_length=MAX_VARIANTS)] = ()
 
     def __post_init__(self) -> None:
@@ -202,9 +165,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.max_batch not in _BATCH_SIZES:
             # Batches are profiled at powers of two and never exceed the largest profiled size.
             raise ValueError(f"max_batch must be one of {', '.join(map(str, _BATCH_SIZES))}")
-        for name, given in self.warmup.items():
-            if given == WarmUpInput():
-                raise ValueError(f"warmup.{name} must have a shape, a value or a file")
         for key, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             _check_distinct(f"{key} has the name", names)
         _check_distinct("two variants have the name", [each.name for each in self.variants])
@@ -220,19 +180,6 @@ class DefinitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f'set backend = "…" in {DEFINITION_FILE}'
             )
         return validate_name(backend, "backend name")
-
-    def check_named(self, engine: str, version: str) -> None:
-        """Check that the keys are of an engine, and of a version unless that is empty."""
-        if self.name not in ("", engine):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} names the engine {self.name!r}, but the folder is "
-                f"called {engine!r}; rename the folder or correct the file"
-            )
-        if version and self.version not in ("", version):
-            raise InvalidInput(
-                f"{DEFINITION_FILE} is of version {self.version!r}, but the folder is called "
-                f"{version!r}; rename the folder or correct the file"
-            )
 
     def check_suits(self, files: Sequence[Path]) -> None:
         """Check that the keys are for models such as the engine's `files`."""

@@ -1,27 +1,22 @@
 """Descriptions of engines, found out by loading them, and their cache.
 
 An entry's key contains the digests of the files that were loaded, so that it stays valid until the
-engine changes. Agents write the cache; ``synergai engines`` adds to it and reads it.
+engine changes.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
-from synergai.errors import EngineUnusable
 from synergai.models.formats.model_files import digest
 from synergai.runtime.files import write_atomic
-from synergai.runtime.paths import agent_state, gateway_state, worker_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
@@ -81,12 +76,6 @@ def digests_of(definition: EngineDefinition) -> Digests:
     # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     key = f"{key}:{definition.max_batch}"
-    if definition.warmup:
-        files = [
-            digest(given.file) for given in definition.warmup.values() if given.file is not None
-        ]
-        entries = [(name, given.shape, given.value) for name, given in definition.warmup.items()]
-        key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
     return Digests(key, of_file, of_samples)
 
 
@@ -120,36 +109,3 @@ def write_descriptions(
         "faults": msgspec.to_builtins(faults),
     }
     write_atomic(cache, json.dumps(content))
-
-
-def default_caches() -> tuple[Path, ...]:
-    """Return the caches of an agent and of ``synergai serve`` with default state directories."""
-    return tuple(state / CACHE_FILE for state in (agent_state(), worker_state(gateway_state())))
-
-
-def remember(definition: EngineDefinition, description: EngineDescription) -> None:
-    """Add a description to the default caches, so that no agent needs to load the engine for it."""
-    key = digests_of(definition).key
-    for cache in default_caches():
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        faults = read_load_faults(cache)
-        faults.pop(key, None)
-        write_descriptions(cache, read_descriptions(cache) | {key: description}, faults)
-
-
-def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:
-    """Return why engines are unverified, by name, as far as the default caches tell."""
-    reasons = {
-        key: description.unverified
-        for cache in default_caches()
-        for key, description in read_descriptions(cache).items()
-        if description.unverified
-    }
-    found: dict[str, str] = {}
-    # Digests take time, and most machines have no such engine.
-    for definition in definitions if reasons else ():
-        with suppress(EngineUnusable, OSError):
-            key = digests_of(definition).key
-            if key in reasons:
-                found[definition.name] = reasons[key]
-    return found

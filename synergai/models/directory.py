@@ -22,7 +22,7 @@ import os
 import shlex
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,10 +56,10 @@ from synergai.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import Exit
-    from synergai.models.definition import DefinitionFile, StageTensors, WarmUpInput
+    from synergai.models.definition import DefinitionFile, StageTensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,6 @@ class EngineDefinition:
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
         routes: When the gateway may cut it; empty for its default.
-        warmup: What to try its inputs with; the files are in its folder.
         variants: Its variants, in the order of the file; empty if it has a single model. With
             variants, the attributes of the model describe the first one.
         lacking: Names of the variants whose file is not there.
@@ -118,7 +117,6 @@ class EngineDefinition:
     postprocess: str = ""
     max_batch: int = 1
     routes: str = ""
-    warmup: Mapping[str, WarmUpInput] = field(default_factory=dict)
     variants: tuple[VariantDefinition, ...] = ()
     lacking: tuple[str, ...] = ()
     variant: str = ""
@@ -219,7 +217,6 @@ class ModelDirectory:
         return sorted(found, key=lambda each: by_version(each.name))
 
     def _load_entry(self, entry: Path) -> list[EngineDefinition]:
-        """Return the versions of the engine in an entry, sorted by version."""
         try:
             name = validate_name(entry.name, "engine name")
         except InvalidInput as error:
@@ -250,7 +247,6 @@ class ModelDirectory:
         return found
 
     def _find_layout(self, folder: Path) -> _Layout:
-        """Return where the versions of an engine are in its folder."""
         self._check_confined(folder)
         if not folder.is_dir():
             return _Layout()
@@ -322,10 +318,6 @@ class ModelDirectory:
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
             routes=keys.routes,
-            warmup={
-                name: self._locate_file(folder, engine, name, each)
-                for name, each in keys.warmup.items()
-            },
             variants=variants,
             lacking=tuple(
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})
@@ -333,15 +325,9 @@ class ModelDirectory:
         )
 
     def _read_keys(self, name: EngineName, folder: Path) -> DefinitionFile:
-        """Return the keys of an engine's folder, which must agree with its name."""
-        engine, version = split_version(name)
-        definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
+        definition = self._own_or_shared(folder, split_version(name)[0], DEFINITION_FILE)
         read = read_definition if definition.parent == folder else read_shared_definition
-        keys = read(definition)
-        keys.check_named(
-            engine, version if folder.name == version == definition.parent.name else ""
-        )
-        return keys
+        return read(definition)
 
     def _check_stage(self, name: EngineName, stage_of: str) -> None:
         """Check that a stage, and nothing else, is called so, and that it is of the present model.
@@ -398,17 +384,6 @@ class ModelDirectory:
             return own
         shared = self._check_confined(self.path / engine / file)
         return shared if shared.exists() else own
-
-    def _locate_file(self, folder: Path, engine: str, name: str, given: WarmUpInput) -> WarmUpInput:
-        """Return `given` with the path of its file, once that is confined."""
-        if given.file is None:
-            return given
-        file = self._own_or_shared(folder, engine, str(given.file))
-        if not file.is_file():
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: the file of warmup.{name}, {str(given.file)!r}, does not exist"
-            )
-        return structs.replace(given, file=file)
 
     def _check_model(self, path: Path) -> Path:
         """Return the model at `path` once its files are confined and of valid size."""

@@ -32,7 +32,6 @@ from synergai.models.formats.model_files import (
     is_engine_path,
     is_version,
     list_files,
-    why_no_model,
 )
 from synergai.names import validate_name, validate_stored_version
 
@@ -180,17 +179,10 @@ class Package(NamedTuple):
 
 
 def packed_name(source: Path) -> str:
-    """Return the name of the engine that a model file, a SavedModel or an engine's folder is.
-
-    That of its ``engine.toml``, or else the one under which `add_model` would install it.
-    """
+    """Return the name under which a model file, a SavedModel or an engine's folder is pushed."""
     source = source.absolute()
-    if not source.is_dir():
-        return default_name(source)
-    engine = source.parent if is_version(source.name) else source
-    own = source / DEFINITION_FILE
-    keys = read_definition(own if own.exists() else engine / DEFINITION_FILE)
-    return keys.name or default_name(engine)
+    is_of_version = source.is_dir() and is_version(source.name)
+    return default_name(source.parent if is_of_version else source)
 
 
 def default_name(source: Path) -> str:
@@ -209,23 +201,23 @@ def pack(source: Path, name: str, version: int) -> Package:
     """Return the package of a model file, a SavedModel or an engine's folder.
 
     All files of a folder belong to it, except hidden ones and other versions. A version's folder
-    has the ``engine.toml``, ``samples.npz`` and warm-up files of the engine's folder unless it has
-    its own. Files are read once, to compute their digests.
+    has the ``engine.toml`` and ``samples.npz`` of the engine's folder unless it has its own. Files
+    are read once, to compute their digests.
     """
     validate_name(name, "engine name")
     validate_stored_version(version)
     try:
-        return _pack(source, name, version)
+        return _pack(source)
     except OSError as error:
         raise InvalidInput(f"{error.filename or source} cannot be read: {error.strerror}") from None
 
 
-def _pack(source: Path, name: str, version: int) -> Package:
+def _pack(source: Path) -> Package:
     if source.is_dir():
         folder, files = source, _files_below(source)
         shared = _shared_files(source)
         definition = shared.get(DEFINITION_FILE, source / DEFINITION_FILE)
-        model, backend = _model_of(source, definition, name, version)
+        model, backend = _model_of(source, definition)
     else:
         if not backend_of(source):
             raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
@@ -253,19 +245,14 @@ def _shared_files(folder: Path) -> dict[str, Path]:
     folder = folder.absolute()
     if not is_version(folder.name):
         return {}
-    own = folder / DEFINITION_FILE
-    keys = read_definition(own if own.exists() else folder.parent / DEFINITION_FILE)
-    warmup = [each.file.as_posix() for each in keys.warmup.values() if each.file is not None]
-    names = (DEFINITION_FILE, SAMPLES_FILE, *warmup)
-    shared = {name: folder.parent / name for name in names}
     return {
         name: file
-        for name, file in shared.items()
-        if file.is_file() and not (folder / name).exists()
+        for name in (DEFINITION_FILE, SAMPLES_FILE)
+        if (file := folder.parent / name).is_file() and not (folder / name).exists()
     }
 
 
-def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[Path, str]:
+def _model_of(folder: Path, definition: Path) -> tuple[Path, str]:
     keys = read_definition(definition)
     if definition.parent != folder:
         shared = read_shared_definition(definition)
@@ -276,24 +263,12 @@ def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[
                 f"{definition} has the {what} of version 1: push the model file of "
                 f"{folder}, or give this folder an {DEFINITION_FILE} of its own"
             )
-    if keys.name not in ("", name):
-        raise InvalidInput(
-            f"{definition} names the engine {keys.name!r}: push it with --name {keys.name}, or "
-            "remove the key"
-        )
-    if keys.version not in ("", str(version)):
-        raise InvalidInput(
-            f"{definition} is of version {keys.version}: push it with --version {keys.version}, or "
-            "remove the key"
-        )
     present = (each.file for each in keys.variants if (folder / each.file).exists())
     if file := next(present, keys.file):
         model = folder / file
         model = model.parent if model.name == SAVED_MODEL_FILE else model
     else:
         models = find_models(folder)
-        if not models and (reason := why_no_model(folder)):
-            raise InvalidInput(f"{folder} cannot be pushed: {reason}")
         if len(models) != 1:
             found = f"several models ({', '.join(each.name for each in models)})"
             raise InvalidInput(

@@ -18,7 +18,7 @@ import numpy as np
 
 from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE
+from synergai.models.formats.model_files import SAMPLES_FILE
 from synergai.wire.arrays import BFLOAT16_BITS, DTYPES
 from synergai.wire.validation import shape_matches
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import TensorSpec
-    from synergai.models.definition import WarmUpInput
     from synergai.models.directory import EngineDefinition
 
 
@@ -60,7 +59,7 @@ class Samples:
 def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> Samples:
     """Load an engine's sample set, or generate seeded samples if it has none."""
     if definition.samples is None:
-        return random_samples(inputs, definition.warmup)
+        return random_samples(inputs)
     where = f"{definition.name}/{definition.samples.name}"
     arrays = _read_arrays(where, definition.samples)
     labels = arrays.pop(LABELS, None)
@@ -73,14 +72,9 @@ def write_samples(folder: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def random_samples(
-    inputs: Sequence[TensorSpec], warmup: Mapping[str, WarmUpInput] | None = None
-) -> Samples:
-    """Return seeded samples of the right dtypes and shapes, with the shapes and values of `warmup`.
-
-    Dynamic dimensions without a given size become 1.
-    """
-    return Samples(Synthesiser(inputs, warmup).generate(SyntheticCandidate(), RANDOM_SAMPLES))
+def random_samples(inputs: Sequence[TensorSpec]) -> Samples:
+    """Return seeded samples of the right dtypes and shapes; dynamic dimensions become 1."""
+    return Samples(Synthesiser(inputs).generate(SyntheticCandidate(), RANDOM_SAMPLES))
 
 
 def _read_arrays(where: str, path: Path) -> dict[str, Array]:
@@ -193,111 +187,69 @@ class Synthesiser:
     elements, images of at least 32 pixels, strings that are numbers.
     """
 
-    def __init__(
-        self, inputs: Sequence[TensorSpec], warmup: Mapping[str, WarmUpInput] | None = None
-    ) -> None:
-        names = [spec.name for spec in inputs]
-        warmup = warmup or {}
-        for name in warmup:
-            if name not in names:
-                raise InvalidInput(
-                    f"{DEFINITION_FILE}: warmup has an entry for {name!r}, but the engine "
-                    f"takes {', '.join(sorted(names))}"
-                )
-        self._inputs = [_Input(spec, warmup.get(spec.name)) for spec in inputs]
+    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        self._inputs = {spec: dtype_of(spec) for spec in inputs}
 
     def candidates(self) -> Iterator[SyntheticCandidate]:
         """Yield the inputs to try, the most usual ones first."""
-        dynamic = any(each.is_dynamic for each in self._inputs)
-        ranks = _RANKS if any(each.has_unknown_rank for each in self._inputs) else _RANKS[:1]
-        for size in _SIZES if dynamic else _SIZES[:1]:
+        shapes = {spec.shape for spec in self._inputs}
+        ranks = _RANKS if UNKNOWN_RANK in shapes else _RANKS[:1]
+        is_dynamic = UNKNOWN_RANK in shapes or any(-1 in shape for shape in shapes)
+        for size in _SIZES if is_dynamic else _SIZES[:1]:
             # A single query usually has a batch of one.
             for leading, rank in product(dict.fromkeys((1, size)), ranks):
                 candidate = SyntheticCandidate(size, leading, rank=rank)
                 limit = MAX_BYTES if size == 1 else _MAX_BYTES_BEYOND_FIRST
-                if max(each.size_bytes(candidate) for each in self._inputs) <= limit:
+                if max(_size_bytes(*each, candidate) for each in self._inputs.items()) <= limit:
                     yield from (replace(candidate, fill=fill) for fill in Fill)
 
     def generate(
         self, candidate: SyntheticCandidate, count: int, seed: int = 0
     ) -> list[dict[str, Array]]:
         """Return `count` seeded samples, each an array per input."""
-        for each in self._inputs:
-            if each.size_bytes(candidate) > MAX_BYTES:
+        for spec, dtype in self._inputs.items():
+            if _size_bytes(spec, dtype, candidate) > MAX_BYTES:
                 raise InvalidInput(
-                    f"input {each.spec.name} {list(each.shape(candidate))} is too large for "
-                    "synthetic samples"
+                    f"input {spec.name} {list(_shape(spec, candidate))} is too large for synthetic "
+                    "samples"
                 )
         generator = np.random.default_rng(seed)
         return [
-            {each.spec.name: each.generate(candidate, generator) for each in self._inputs}
+            {
+                spec.name: _generate(_shape(spec, candidate), dtype, candidate.fill, generator)
+                for spec, dtype in self._inputs.items()
+            }
             for _ in range(count)
         ]
 
 
-class _Input:
-    """One input of the model, and the values given for it."""
+def _shape(spec: TensorSpec, candidate: SyntheticCandidate) -> tuple[int, ...]:
+    shape = (-1,) * candidate.rank if spec.shape == UNKNOWN_RANK else spec.shape
+    sizes = (candidate.leading, *(candidate.size for _ in shape[1:]))
+    return tuple(size if given == -1 else given for given, size in zip(shape, sizes, strict=False))
 
-    def __init__(self, spec: TensorSpec, given: WarmUpInput | None) -> None:
-        self.spec = spec
-        self._dtype = dtype_of(spec)
-        self._shape = spec.shape
-        self._element: Array | None = None
-        self._array: Array | None = None
-        if given is None:
-            return
-        if given.file is not None:
-            self._array = _read_array(spec, given.file, self._dtype)
-            self._shape = self._array.shape
-        if given.shape is not None:
-            self._shape = given.shape
-        if self._shape != spec.shape and not shape_matches(self._shape, spec.shape):
-            raise InvalidInput(
-                f"{DEFINITION_FILE}: warmup.{spec.name} has the shape {list(self._shape)}, but "
-                f"the engine takes {list(spec.shape)}"
-            )
-        if given.value is not None:
-            self._element = _element(spec, given.value, self._dtype)
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the candidate determines a size."""
-        return -1 in self._shape or self.has_unknown_rank
+def _size_bytes(spec: TensorSpec, dtype: np.dtype[Any], candidate: SyntheticCandidate) -> float:
+    """Return the size of an input; of strings, that of their pointers."""
+    elements = np.prod(_shape(spec, candidate), dtype=np.float64)
+    return float(elements) * dtype.itemsize
 
-    @property
-    def has_unknown_rank(self) -> bool:
-        """Whether the candidate determines the number of dimensions."""
-        return self._shape == UNKNOWN_RANK
 
-    def shape(self, candidate: SyntheticCandidate) -> tuple[int, ...]:
-        """Return the shape of the input in `candidate`."""
-        shape = (-1,) * candidate.rank if self.has_unknown_rank else self._shape
-        sizes = (candidate.leading, *(candidate.size for _ in shape[1:]))
-        return tuple(
-            size if given == -1 else given for given, size in zip(shape, sizes, strict=False)
-        )
-
-    def size_bytes(self, candidate: SyntheticCandidate) -> float:
-        """Return the size of the input in `candidate`; of strings, that of their pointers."""
-        elements = np.prod(self.shape(candidate), dtype=np.float64)
-        return float(elements) * self._dtype.itemsize
-
-    def generate(self, candidate: SyntheticCandidate, generator: np.random.Generator) -> Array:
-        """Return the input."""
-        if self._array is not None:
-            return self._array
-        shape, dtype = self.shape(candidate), self._dtype
-        if self._element is not None:
-            return _full(shape, self._element, dtype)
-        if candidate.fill is not Fill.RANDOM or dtype.hasobject:
-            text = candidate.fill.value
-            value = text if dtype.hasobject else int(text)
-            return _full(shape, _element(self.spec, value, dtype), dtype)
-        if dtype.kind == "f":
-            return generator.random(shape).astype(dtype)
-        # Wide integers are mostly indices into a table of unknown size; 0 and 1 are safe.
-        high = 256 if dtype == np.uint8 else 2
-        return generator.integers(0, high, shape).astype(dtype)
+def _generate(
+    shape: tuple[int, ...], dtype: np.dtype[Any], fill: Fill, generator: np.random.Generator
+) -> Array:
+    if dtype.hasobject:
+        return np.full(shape, fill.value.encode(), dtype)
+    if fill is not Fill.RANDOM:
+        number = int(fill.value)
+        if dtype is BFLOAT16_BITS:  # the upper half of a float
+            number = int(np.float32(number).view(np.uint32)) >> 16
+        return np.full(shape, number, dtype)
+    if dtype.kind == "f":
+        return generator.random(shape).astype(dtype)
+    # Wide integers are mostly indices into a table of unknown size; 0 and 1 are safe.
+    high = 256 if dtype == np.uint8 else 2
+    return generator.integers(0, high, shape).astype(dtype)
 
 
 def dtype_of(spec: TensorSpec) -> np.dtype[Any]:
@@ -314,48 +266,3 @@ def to_bytes(array: Array) -> Array:
     """Return an array of strings as one of ``bytes`` objects, text as UTF-8."""
     array = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
     return array.astype(object)
-
-
-def _full(shape: tuple[int, ...], element: Array, dtype: np.dtype[Any]) -> Array:
-    array = np.empty(shape, dtype)
-    array[...] = element
-    return array
-
-
-def _element(spec: TensorSpec, value: bool | float | str, dtype: np.dtype[Any]) -> Array:
-    """Return `value` as an array without dimensions."""
-    refused = InvalidInput(
-        f"{DEFINITION_FILE}: warmup.{spec.name} has the value {value!r}, but the engine takes "
-        f"{spec.datatype}"
-    )
-    if isinstance(value, str) != dtype.hasobject:
-        raise refused
-    if isinstance(value, str):
-        return np.array(value.encode(), dtype=object)
-    if dtype is BFLOAT16_BITS:  # the upper half of a float
-        return np.asarray(np.float32(value).view(np.uint32) >> 16).astype(dtype)
-    with np.errstate(all="ignore"):
-        try:
-            element = np.array(value).astype(dtype)
-        except OverflowError:
-            raise refused from None
-    if dtype.kind != "f" and element.item() != value:
-        raise refused
-    return element
-
-
-def _read_array(spec: TensorSpec, file: Any, dtype: np.dtype[Any]) -> Array:
-    where = f"{DEFINITION_FILE}: the file of warmup.{spec.name}"
-    if file.stat().st_size > MAX_BYTES:
-        raise InvalidInput(f"{where} is larger than {MAX_BYTES:,} bytes")
-    try:
-        array = np.load(file, allow_pickle=False)
-    except Exception as error:  # NumPy raises many kinds of errors
-        raise InvalidInput(f"{where} is not an .npy file of a plain array") from error
-    if not isinstance(array, np.ndarray):  # an archive of several arrays
-        raise InvalidInput(f"{where} is not an .npy file of a plain array")
-    if dtype.hasobject and array.dtype.kind in "SU":
-        array = to_bytes(array)
-    if array.dtype != dtype:
-        raise InvalidInput(f"{where} has {array.dtype}, but the engine takes {dtype}")
-    return np.ascontiguousarray(array).reshape(array.shape)

@@ -193,7 +193,6 @@ class DictionaryStore:
         return int(count)
 
     def _get(self, record: Mapping[str, Any]) -> ProfileEntry:
-        """Return the entry of the same engine, worker class and configuration."""
         found = self._connection.execute(_GET, {name: record[name] for name in KEY})
         return from_record(next(read_rows(found)))
 

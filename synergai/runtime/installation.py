@@ -136,7 +136,6 @@ def find_problem(step: Step, root: Path) -> str:
 
 
 def _find_write_problem(target: Path) -> str:
-    """Return why `target` cannot be written or removed."""
     folder = next(parent for parent in target.parents if parent.is_dir())
     if os.access(folder, os.W_OK):
         return ""

@@ -31,20 +31,11 @@ def _state(role: str) -> Path:
     """Return the directory given by systemd, or else by the XDG base directory specification."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
-    return _of_user("XDG_STATE_HOME", ".local/state", "/var/lib") / role
-
-
-def contexts_file() -> Path:
-    """Return the path of the user's saved contexts."""
-    return _of_user("XDG_CONFIG_HOME", ".config", "/etc") / "contexts.json"
-
-
-def _of_user(variable: str, in_home: str, without_home: str) -> Path:
     try:
-        directory = os.environ.get(variable) or Path.home() / in_home
+        directory = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     except RuntimeError:  # a user without a name and without HOME, as in some containers
-        directory = without_home
-    return Path(directory) / "synergai"
+        directory = "/var/lib"
+    return Path(directory) / "synergai" / role
 
 
 def dictionary_path(state: Path) -> Path:

@@ -123,7 +123,6 @@ class Option(NamedTuple):
         return (mark for mark in _annotations(self.type) if isinstance(mark, kinds))
 
     def _expectation(self) -> str:
-        """Say what a value has to be."""
         kind = self.bare_type
         if get_origin(kind) is tuple:
             part = Option(self.name, get_args(kind)[0], NODEFAULT)
@@ -286,7 +285,6 @@ def choices_of(kind: Any) -> list[str]:
 
 
 def _range(meta: Meta) -> str:
-    """Say which numbers are allowed."""
     if meta.ge is not None and meta.le is not None:
         return f"from {_number(meta.ge)} to {_number(meta.le)}"
     limits = (

@@ -26,45 +26,45 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from synergai.v1 import common_pb2 as synergai_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16synergai/v1/jobs.proto\x12\x0bsynergai.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18synergai/v1/common.proto\"\xe1\x01\n\x07JobSpec\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x01(\x04\x12\x12\n\x05qos_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x11\n\tupload_id\x18\x06 \x01(\t\x12\x19\n\x0cmax_failures\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0f\n\x07variant\x18\t \x01(\t\x12\x14\n\x0cmin_accuracy\x18\n \x01(\x01\x42\x08\n\x06_qos_sB\x0f\n\r_max_failures\"\xa2\x01\n\rSubmitRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x1a\n\rinputs_digest\x18\x03 \x01(\x06H\x00\x88\x01\x01\x12&\n\x02\x62y\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x10\n\x0e_inputs_digest\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1c\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"C\n\x0bListRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.synergai.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\r\".\n\x0cListResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.synergai.v1.Job\"\x1f\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xaf\x05\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.synergai.v1.JobState\x12\x30\n\x0csubmitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cqueries_done\x18\x06 \x01(\x04\x12\x10\n\x08waited_s\x18\x07 \x01(\x01\x12\x18\n\x0b\x65stimated_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61\x63tual_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08violated\x18\n \x01(\x08\x12\x10\n\x08\x65xcess_s\x18\x0b \x01(\x01\x12*\n\nexecutions\x18\x0c \x03(\x0b\x32\x16.synergai.v1.Execution\x12\x10\n\x08labelled\x18\r \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x0e \x01(\x04\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x18\n\x0bremaining_s\x18\x10 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11\x65xpected_excess_s\x18\x11 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x08\x66\x61ilures\x18\x12 \x01(\x04\x12\x1c\n\x0f\x65stimated_low_s\x18\x13 \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10\x65stimated_high_s\x18\x14 \x01(\x01H\x05\x88\x01\x01\x12\x0e\n\x06stages\x18\x15 \x03(\t\x12\x0e\n\x06\x63hoice\x18\x16 \x01(\tB\x0e\n\x0c_estimated_sB\x0b\n\t_actual_sB\x0e\n\x0c_remaining_sB\x14\n\x12_expected_excess_sB\x12\n\x10_estimated_low_sB\x13\n\x11_estimated_high_s\"\x80\x01\n\tExecution\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x31\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"U\n\rUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\"\n\x06inputs\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Input\"?\n\rUploadReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\x04\x12\x13\n\x06\x64igest\x18\x02 \x01(\x06H\x00\x88\x01\x01\x42\t\n\x07_digest\"B\n\x05Input\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07request\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_requestJ\x04\x08\x03\x10\x04R\x03url\"@\n\x0eResultsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"F\n\x0bResultBatch\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.synergai.v1.JobResult\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"X\n\tJobResult\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x08response\x18\x03 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x04 \x01(\tH\x00\x42\t\n\x07outcome*\xc9\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x16\n\x12JOB_STATE_REJECTED\x10\x06\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x07\x32\xa7\x03\n\x04Jobs\x12\x36\n\x06Submit\x12\x1a.synergai.v1.SubmitRequest\x1a\x10.synergai.v1.Job\x12\x36\n\x05Watch\x12\x19.synergai.v1.WatchRequest\x1a\x10.synergai.v1.Job0\x01\x12\x30\n\x03Get\x12\x17.synergai.v1.GetRequest\x1a\x10.synergai.v1.Job\x12;\n\x04List\x12\x18.synergai.v1.ListRequest\x1a\x19.synergai.v1.ListResponse\x12\x36\n\x06\x43\x61ncel\x12\x1a.synergai.v1.CancelRequest\x1a\x10.synergai.v1.Job\x12\x44\n\x06Upload\x12\x1a.synergai.v1.UploadRequest\x1a\x1a.synergai.v1.UploadReceipt(\x01\x30\x01\x12\x42\n\x07Results\x12\x1b.synergai.v1.ResultsRequest\x1a\x18.synergai.v1.ResultBatch0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16synergai/v1/jobs.proto\x12\x0bsynergai.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18synergai/v1/common.proto\"\xe1\x01\n\x07JobSpec\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x01(\x04\x12\x12\n\x05qos_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x11\n\tupload_id\x18\x06 \x01(\t\x12\x19\n\x0cmax_failures\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0f\n\x07variant\x18\t \x01(\t\x12\x14\n\x0cmin_accuracy\x18\n \x01(\x01\x42\x08\n\x06_qos_sB\x0f\n\r_max_failures\"\x80\x01\n\rSubmitRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x1a\n\rinputs_digest\x18\x03 \x01(\x06H\x00\x88\x01\x01\x42\x10\n\x0e_inputs_digestJ\x04\x08\x04\x10\x05\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1c\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"C\n\x0bListRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.synergai.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\r\".\n\x0cListResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.synergai.v1.Job\"\x1f\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xaf\x05\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.synergai.v1.JobState\x12\x30\n\x0csubmitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cqueries_done\x18\x06 \x01(\x04\x12\x10\n\x08waited_s\x18\x07 \x01(\x01\x12\x18\n\x0b\x65stimated_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61\x63tual_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08violated\x18\n \x01(\x08\x12\x10\n\x08\x65xcess_s\x18\x0b \x01(\x01\x12*\n\nexecutions\x18\x0c \x03(\x0b\x32\x16.synergai.v1.Execution\x12\x10\n\x08labelled\x18\r \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x0e \x01(\x04\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x18\n\x0bremaining_s\x18\x10 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11\x65xpected_excess_s\x18\x11 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x08\x66\x61ilures\x18\x12 \x01(\x04\x12\x1c\n\x0f\x65stimated_low_s\x18\x13 \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10\x65stimated_high_s\x18\x14 \x01(\x01H\x05\x88\x01\x01\x12\x0e\n\x06stages\x18\x15 \x03(\t\x12\x0e\n\x06\x63hoice\x18\x16 \x01(\tB\x0e\n\x0c_estimated_sB\x0b\n\t_actual_sB\x0e\n\x0c_remaining_sB\x14\n\x12_expected_excess_sB\x12\n\x10_estimated_low_sB\x13\n\x11_estimated_high_s\"\x80\x01\n\tExecution\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x31\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"U\n\rUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\"\n\x06inputs\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Input\"?\n\rUploadReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\x04\x12\x13\n\x06\x64igest\x18\x02 \x01(\x06H\x00\x88\x01\x01\x42\t\n\x07_digest\"B\n\x05Input\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07request\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_requestJ\x04\x08\x03\x10\x04R\x03url\"@\n\x0eResultsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"F\n\x0bResultBatch\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.synergai.v1.JobResult\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"X\n\tJobResult\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x08response\x18\x03 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x04 \x01(\tH\x00\x42\t\n\x07outcome*\xc9\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x16\n\x12JOB_STATE_REJECTED\x10\x06\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x07\x32\xa7\x03\n\x04Jobs\x12\x36\n\x06Submit\x12\x1a.synergai.v1.SubmitRequest\x1a\x10.synergai.v1.Job\x12\x36\n\x05Watch\x12\x19.synergai.v1.WatchRequest\x1a\x10.synergai.v1.Job0\x01\x12\x30\n\x03Get\x12\x17.synergai.v1.GetRequest\x1a\x10.synergai.v1.Job\x12;\n\x04List\x12\x18.synergai.v1.ListRequest\x1a\x19.synergai.v1.ListResponse\x12\x36\n\x06\x43\x61ncel\x12\x1a.synergai.v1.CancelRequest\x1a\x10.synergai.v1.Job\x12\x44\n\x06Upload\x12\x1a.synergai.v1.UploadRequest\x1a\x1a.synergai.v1.UploadReceipt(\x01\x30\x01\x12\x42\n\x07Results\x12\x1b.synergai.v1.ResultsRequest\x1a\x18.synergai.v1.ResultBatch0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'synergai.v1.jobs_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=1973
-  _globals['_JOBSTATE']._serialized_end=2174
+  _globals['_JOBSTATE']._serialized_start=1939
+  _globals['_JOBSTATE']._serialized_end=2140
   _globals['_JOBSPEC']._serialized_start=99
   _globals['_JOBSPEC']._serialized_end=324
   _globals['_SUBMITREQUEST']._serialized_start=327
-  _globals['_SUBMITREQUEST']._serialized_end=489
-  _globals['_WATCHREQUEST']._serialized_start=491
-  _globals['_WATCHREQUEST']._serialized_end=521
-  _globals['_GETREQUEST']._serialized_start=523
-  _globals['_GETREQUEST']._serialized_end=551
-  _globals['_LISTREQUEST']._serialized_start=553
-  _globals['_LISTREQUEST']._serialized_end=620
-  _globals['_LISTRESPONSE']._serialized_start=622
-  _globals['_LISTRESPONSE']._serialized_end=668
-  _globals['_CANCELREQUEST']._serialized_start=670
-  _globals['_CANCELREQUEST']._serialized_end=701
-  _globals['_JOB']._serialized_start=704
-  _globals['_JOB']._serialized_end=1391
-  _globals['_EXECUTION']._serialized_start=1394
-  _globals['_EXECUTION']._serialized_end=1522
-  _globals['_UPLOADREQUEST']._serialized_start=1524
-  _globals['_UPLOADREQUEST']._serialized_end=1609
-  _globals['_UPLOADRECEIPT']._serialized_start=1611
-  _globals['_UPLOADRECEIPT']._serialized_end=1674
-  _globals['_INPUT']._serialized_start=1676
-  _globals['_INPUT']._serialized_end=1742
-  _globals['_RESULTSREQUEST']._serialized_start=1744
-  _globals['_RESULTSREQUEST']._serialized_end=1808
-  _globals['_RESULTBATCH']._serialized_start=1810
-  _globals['_RESULTBATCH']._serialized_end=1880
-  _globals['_JOBRESULT']._serialized_start=1882
-  _globals['_JOBRESULT']._serialized_end=1970
-  _globals['_JOBS']._serialized_start=2177
-  _globals['_JOBS']._serialized_end=2600
+  _globals['_SUBMITREQUEST']._serialized_end=455
+  _globals['_WATCHREQUEST']._serialized_start=457
+  _globals['_WATCHREQUEST']._serialized_end=487
+  _globals['_GETREQUEST']._serialized_start=489
+  _globals['_GETREQUEST']._serialized_end=517
+  _globals['_LISTREQUEST']._serialized_start=519
+  _globals['_LISTREQUEST']._serialized_end=586
+  _globals['_LISTRESPONSE']._serialized_start=588
+  _globals['_LISTRESPONSE']._serialized_end=634
+  _globals['_CANCELREQUEST']._serialized_start=636
+  _globals['_CANCELREQUEST']._serialized_end=667
+  _globals['_JOB']._serialized_start=670
+  _globals['_JOB']._serialized_end=1357
+  _globals['_EXECUTION']._serialized_start=1360
+  _globals['_EXECUTION']._serialized_end=1488
+  _globals['_UPLOADREQUEST']._serialized_start=1490
+  _globals['_UPLOADREQUEST']._serialized_end=1575
+  _globals['_UPLOADRECEIPT']._serialized_start=1577
+  _globals['_UPLOADRECEIPT']._serialized_end=1640
+  _globals['_INPUT']._serialized_start=1642
+  _globals['_INPUT']._serialized_end=1708
+  _globals['_RESULTSREQUEST']._serialized_start=1710
+  _globals['_RESULTSREQUEST']._serialized_end=1774
+  _globals['_RESULTBATCH']._serialized_start=1776
+  _globals['_RESULTBATCH']._serialized_end=1846
+  _globals['_JOBRESULT']._serialized_start=1848
+  _globals['_JOBRESULT']._serialized_end=1936
+  _globals['_JOBS']._serialized_start=2143
+  _globals['_JOBS']._serialized_end=2566
 # @@protoc_insertion_point(module_scope)

@@ -117,27 +117,21 @@ class SubmitRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     INPUTS_DIGEST_FIELD_NUMBER: _builtins.int
-    BY_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
     inputs_digest: _builtins.int
     """Digest of the last receipt of the upload; compared under the key."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
-    @_builtins.property
-    def by(self) -> _timestamp_pb2.Timestamp:
-        """Instant that `spec.qos_s` was computed from; compared under the key in its place."""
-
     def __init__(
         self,
         *,
         spec: Global___JobSpec | None = ...,
         idempotency_key: _builtins.str = ...,
         inputs_digest: _builtins.int | None = ...,
-        by: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "by", b"by", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "by", b"by", "idempotency_key", b"idempotency_key", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "idempotency_key", b"idempotency_key", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__inputs_digest: _TypeAlias = _typing.Literal["inputs_digest"]  # noqa: Y015
     _WhichOneofArgType__inputs_digest: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest"]  # noqa: Y015

@@ -315,7 +315,6 @@ def _read_unusable(message: hub_pb2.ConfigurationsUnusable) -> UnusableConfigura
 
 
 def _reasons(messages: Iterable[common_pb2.UnusableSession]) -> dict[Session, str]:
-    """Return the sessions that a worker cannot run, and why."""
     found = map(unusable_session_from_proto, messages)
     return {each.session: printable_detail(each.reason) for each in found}
 
@@ -330,7 +329,6 @@ def _engines_by_name(messages: Iterable[common_pb2.Engine], where: str) -> dict[
 
 
 def _check_sizes(message: hub_pb2.Register, where: str) -> None:
-    """Check the lengths of the lists and of the texts for people."""
     sessions = max(len(message.sessions), len(message.pinned))
     for what, count, limit in (
         ("engines or sessions", max(len(message.engines), sessions), MAX_ENGINES),

@@ -373,7 +373,6 @@ def _validate_text(text: str, name: str) -> str:
 
 
 def _validate_printable(text: str, name: str) -> str:
-    """Return `text` if it is safe to show on a terminal."""
     if not text.isprintable():
         raise InvalidInput(f"{name} contains control characters")
     return _validate_text(text, name)

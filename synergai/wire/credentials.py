@@ -284,7 +284,6 @@ def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) 
 
 
 def _is_local(target: str) -> bool:
-    """Return whether a target of gRPC is on this machine."""
     if target.startswith(_LOCAL):
         return True
     address = target.rpartition("/")[2]
@@ -307,7 +306,6 @@ class _AuthorizedChannel:
     def _authorize(
         self, make: Callable[..., Any], *args: Any, **options: Any
     ) -> Callable[..., Any]:
-        """Return a method of the channel that presents the credentials."""
         method = make(*args, **options)
 
         def call(*args: Any, metadata: Metadata = (), **options: Any) -> Any:

@@ -130,7 +130,6 @@ class MessageReader:
         return messages
 
     def _add(self, data: Buffer) -> None:
-        """Add data to the message that is incomplete."""
         while data:
             free = self._free_buffer(len(data))
             size = min(len(free), len(data))

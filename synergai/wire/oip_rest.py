@@ -153,7 +153,6 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -
 
 
 def _check_elements(inputs: Sequence[_Input]) -> None:
-    """Check the number of elements in JSON."""
     numbers = strings = 0
     for each in inputs:
         if _has_data(each):

@@ -122,7 +122,6 @@ def element_count(name: str, shape: Sequence[int]) -> int:
 
 
 def _elements(name: str, datatype: str, shape: Sequence[int], data: bytes, count: int) -> list[Any]:
-    """Return the elements in `data`, in order."""
     # Decoding millions of lists takes seconds. The structure is therefore checked first, by
     # operations on bytes.
     if not data.startswith(b"["):

@@ -405,7 +405,6 @@ def _answer(handler: Callable[[Any, ServerCall], Awaitable[Any]]) -> Any:
 
 
 def _respond(handler: Callable[[Any, ServerCall], Responses]) -> Any:
-    """Return a handler that yields its responses."""
 
     async def handle(request: Any, context: ServerCall) -> AsyncIterator[Any]:
         if isinstance(request, Malformed):

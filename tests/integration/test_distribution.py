@@ -102,7 +102,7 @@ def test_pushed_versions_are_served_where_they_are_placed_until_removed(
     until(lambda: workers_of(client, "onnx_identity/2") == {"edge", "cloud"})
     assert states(client, "onnx_identity", 1) == {"edge": PlacedState.INSTALLED}
     for version in ("1", "2"):
-        result = client.infer("onnx_identity", {"x": [3.0]}, version=version)
+        result = client.infer(f"onnx_identity/{version}", {"x": [3.0]})
         assert [array.tolist() for array in result.outputs.values()] == [[3.0]]
     client.place_engine("onnx_identity", 2, ["worker=cloud"])
     until(lambda: workers_of(client, "onnx_identity/2") == {"cloud"})
@@ -166,7 +166,7 @@ def test_pushed_engine_is_served_with_all_its_variants_until_its_removal_is_aske
         [family] = [engine for engine in worker.engines if engine.name == "family"]
         assert [variant.name for variant in family.variants] == ["same", "negative"]
     for variant, answer in (("same", 3.0), ("negative", -3.0)):
-        result = client.infer("family", {"x": np.array([3.0], np.float32)}, version=f"1.{variant}")
+        result = client.infer(f"family/1.{variant}", {"x": np.array([3.0], np.float32)})
         assert [array.tolist() for array in result.outputs.values()] == [[answer]]
     client.remove_engine("family", 1)
     until(lambda: workers_of(client, "family") == set())

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from demo.local_fleet import LocalFleet
 from profiler.zoo.recipes import build
 from synergai.errors import Conflict
 from tests.tiny_images import COLOURS, picture, save_image_engines
-from tests.waiting import until, wait_until
+from tests.waiting import wait_until
 
 CLASSES = {"red": 0, "green": 1, "blue": 2}
 
@@ -141,11 +140,9 @@ def test_job_over_inputs_survives_the_death_of_the_gateway(fleet: LocalFleet) ->
 
 
 ROWS = np.arange(40, dtype=np.float32).reshape(-1, 1)
-DEADLINE = datetime.now(UTC).replace(microsecond=123) + timedelta(hours=3)
 SAME: dict[str, dict[str, Any]] = {
     "everything": {},
     "the name of an output": {"outputs": "y"},
-    "the instant": {"by": DEADLINE},
 }
 OTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("inputs", {"inputs": ROWS + 1}),
@@ -155,11 +152,10 @@ OTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "no rows of its own": ("queries, inputs", {"inputs": None, "queries": 40}),
     "more rows": ("inputs", {"inputs": np.vstack((ROWS, ROWS))}),
     "engine": ("engine", {"engine": "other"}),
-    "version": ("version", {"version": "1"}),
+    "version": ("version", {"engine": "onnx_identity/1"}),
     "tenant's rows": ("inputs", {"tenant": "lab", "inputs": ROWS + 1}),
     "outputs": ("inputs or outputs", {"outputs": "y"}),
     "QoS": ("qos", {"qos": 601.0}),
-    "deadline": ("qos, by", {"qos": None, "by": DEADLINE}),
     "priority": ("priority", {"priority": 3}),
     "permitted failures": ("max_failures", {"max_failures": 3}),
     "accuracy": ("min_accuracy", {"min_accuracy": 0.5}),
@@ -192,7 +188,6 @@ async def test_same_submission_under_a_key_is_the_same_job(
     client: synergai.Client, request: pytest.FixtureRequest, options: dict[str, Any]
 ) -> None:
     key = request.node.name
-    options = {"qos": None, **options} if "by" in options else options
     first = await submit(client, key, **options)
     again = await submit(client, key, **options)
     await first.wait()
@@ -216,14 +211,6 @@ async def test_key_refuses_any_other_submission_and_says_what_differs(
         await monday.wait()
 
 
-async def test_key_of_sampled_queries_covers_the_instant(client: synergai.Client) -> None:
-    options: dict[str, Any] = {"queries": 3, "inputs": None, "qos": None}
-    first = await submit(client, "sampled", by=DEADLINE, **options)
-    assert (await submit(client, "sampled", by=DEADLINE, **options)).id == first.id
-    with pytest.raises(Conflict, match="was already used"):
-        await submit(client, "sampled", by=DEADLINE + timedelta(seconds=1), **options)
-
-
 async def test_interrupted_upload_continues_under_its_key_with_the_same_inputs_only(
     fleet: LocalFleet, client: synergai.Client
 ) -> None:
@@ -231,11 +218,11 @@ async def test_interrupted_upload_continues_under_its_key_with_the_same_inputs_o
         files = (fleet.directory / "gateway").rglob("*")
         return sum(each.stat().st_size for each in files if each.is_file())
 
-    async def broken() -> AsyncIterator[NDArray[np.float32]]:
+    def broken() -> Iterator[NDArray[np.float32]]:
         for number, row in enumerate(wide):
             if number == 25:
                 # The gateway drops messages that it has not read when the call ends.
-                await until(lambda: stored() > before + wide[:3].nbytes, 0.02)
+                wait_until(lambda: stored() > before + wide[:3].nbytes)
                 raise KeyError(number)
             yield row
 

@@ -152,7 +152,9 @@ class Requests:
             while not self._stop.is_set():
                 try:
                     result = client.infer(
-                        ENGINE, {"x": np.zeros((1, 3), np.float32)}, version=version, deadline=30.0
+                        f"{ENGINE}/{version}" if version else ENGINE,
+                        {"x": np.zeros((1, 3), np.float32)},
+                        deadline=30.0,
                     )
                 except synergai.SynergaiError as error:
                     self.failures.append(error)
@@ -203,18 +205,18 @@ def test_malformed_versions_are_invalid_in_every_interface(
     x = {"x": np.zeros((1, 3), np.float32)}
     for version in MALFORMED_VERSIONS:
         with pytest.raises(InvalidInput, match="is not a version"):
-            client.infer(ENGINE, x, version=version, deadline=30.0)
+            client.infer(f"{ENGINE}/{version}", x, deadline=30.0)
         with pytest.raises(InvalidInput, match="is not a version"):
-            client.submit(ENGINE, queries=1, version=version)
+            client.submit(f"{ENGINE}/{version}", queries=1)
         assert rest_status(fleet, version) == 400
-    for command in (["infer", ENGINE, "--input", "[[0, 0, 0]]"], ["submit", ENGINE, "--queries=1"]):
+    engine = f"{ENGINE}/2."
+    for command in (["infer", engine, "--input", "[[0, 0, 0]]"], ["submit", engine, "--queries=1"]):
         done = subprocess.run(
             [
                 sys.executable,
                 "-m",
                 "synergai",
                 *command,
-                "--version=2.",
                 f"--target={fleet.address}",
             ],
             capture_output=True,
@@ -229,7 +231,7 @@ def test_variant_is_removed_from_one_worker_while_it_is_used(
     fleet: LocalFleet, client: synergai.SyncClient
 ) -> None:
     folder = fleet.directory.parent / "w1" / ENGINE
-    job = client.submit(ENGINE, queries=100_000_000, version="1.large")  # until it is cancelled
+    job = client.submit(f"{ENGINE}/1.large", queries=100_000_000)  # until it is cancelled
     with Requests(fleet.address, ("", "1.large", "1.small")) as requests:
         requests.wait_for_more()
         write_definition(folder, ["medium", "small"])
@@ -244,7 +246,7 @@ def test_variant_is_removed_from_one_worker_while_it_is_used(
     status = job.cancel()
     assert (status.state.name, status.reason) == ("CANCELLED", "")
     assert {each.configuration.variant for each in status.executions} == {"large"}
-    assert client.infer(ENGINE, {"x": np.zeros((1, 3), np.float32)}, version="1.large").version
+    assert client.infer(f"{ENGINE}/1.large", {"x": np.zeros((1, 3), np.float32)}).version
 
 
 def test_variant_that_crashes_on_one_worker_is_left_out_there(
@@ -271,7 +273,7 @@ def test_variant_that_crashes_while_it_computes_on_one_worker_pauses_there(
     with Requests(fleet.address, ("", "1.small", "1.small", "1.large")) as requests:
         requests.wait_for_more()
         marker.touch()
-        job = client.submit(ENGINE, queries=200, version="1.small")
+        job = client.submit(f"{ENGINE}/1.small", queries=200)
         wait_until(lambda: unusable(client, "w2") == before | {"small"} or bool(requests.failures))
         requests.wait_for_more()  # of the pinned ones too, which the other worker answers
         marker.unlink()

@@ -86,7 +86,7 @@ def test_accuracy_through_the_gateway_is_that_of_the_profile(
     profiled = {each.configuration.variant: each for each in load_dictionary(dictionary)}
     with synergai.SyncClient(fleet.address) as client:
         for answer, name in enumerate(LAYERS):
-            job = client.submit(ENGINE, queries=len(LABELS), version=f"1.{name}")
+            job = client.submit(f"{ENGINE}/1.{name}", queries=len(LABELS))
             status = job.wait()
             assert status.accuracy == profiled[name].accuracy == LABELS.count(answer) / len(LABELS)
             assert {each.configuration.variant for each in status.executions} == {name}

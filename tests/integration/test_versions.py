@@ -57,7 +57,8 @@ def fleet(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
 
 def answer(client: synergai.SyncClient, version: str = "") -> tuple[float, str]:
     """Return what the engine makes of 1, and the version that the response names."""
-    result = client.infer(ENGINE, {"x": [1.0]}, version=version, deadline=DEADLINE_S)
+    engine = f"{ENGINE}/{version}" if version else ENGINE
+    result = client.infer(engine, {"x": [1.0]}, deadline=DEADLINE_S)
     return float(result.outputs["y"][0]), result.version
 
 
@@ -71,7 +72,7 @@ def test_every_call_takes_a_version_and_names_the_one_that_answered(
     ]
     streamed = client.stream(f"{ENGINE}/1", [{"x": np.ones(1, np.float32)}], deadline=DEADLINE_S)
     assert [result.version for result in streamed] == ["1"]
-    job = client.submit(ENGINE, queries=5, version="1")
+    job = client.submit(f"{ENGINE}/1", queries=5)
     assert job.wait().spec.version == "1"
     assert client.submit(ENGINE, queries=5).wait().spec.version == "2"
     assert client.engine(f"{ENGINE}/1").version == "1"
@@ -82,7 +83,7 @@ def test_every_call_takes_a_version_and_names_the_one_that_answered(
         with pytest.raises(NotFound, match="it has 1, 2"):
             answer(client, unknown)
         with pytest.raises(synergai.SynergaiError):
-            client.submit(ENGINE, queries=1, version=unknown)
+            client.submit(f"{ENGINE}/{unknown}", queries=1)
 
 
 def rest(fleet: LocalFleet, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -74,7 +74,7 @@ class SelfCheck:
     def run(self, definition: EngineDefinition) -> CheckedSession:
         """Check and warm up the model with its sample set, or with synthetic inputs."""
         if definition.samples is None:
-            samples, unverified = self._search(definition)
+            samples, unverified = self._search()
         else:
             samples = load_samples(definition, self._backend.inputs)
             error = self._try(samples.inputs[0])
@@ -84,9 +84,9 @@ class SelfCheck:
         query_s = 0.0 if unverified else self._query_s
         return CheckedSession(samples, unverified, self._run_s, query_s)
 
-    def _search(self, definition: EngineDefinition) -> tuple[Samples, str]:
+    def _search(self) -> tuple[Samples, str]:
         """Return samples that the model accepts; none, and the reason, if there are no such."""
-        synthesiser = Synthesiser(self._backend.inputs, definition.warmup)
+        synthesiser = Synthesiser(self._backend.inputs)
         give_up_at = self._clock() + _SEARCH_S
         first_error = ""
         for candidate in synthesiser.candidates():
@@ -99,8 +99,7 @@ class SelfCheck:
                 break
         if not first_error:
             return Samples([]), "its inputs are too large for synthetic samples"
-        inputs = "[warmup] inputs" if definition.warmup else "synthetic inputs"
-        return Samples([]), f"the model fails on {inputs}: {first_error}"
+        return Samples([]), f"the model fails on synthetic inputs: {first_error}"
 
     def _try(self, sample: Mapping[str, Array]) -> str:
         """Run one query; return why it failed, or an empty text."""

@@ -24,7 +24,7 @@ from synergai.errors import (
     SynergaiError,
 )
 from synergai.models.definition import ADVICE
-from synergai.runtime.resources import GlibcHeap
+from synergai.runtime.resources import return_freed_memory
 from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, BatchCandidate, batch_key, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
@@ -183,8 +183,7 @@ class HostLoop:
         while (order := self._inbox.next_order()) is not None:
             if isinstance(order, UnloadVariant):
                 del self._models[order.variant]
-                if (heap := GlibcHeap.find()) is not None:
-                    heap.trim()
+                return_freed_memory()
                 self._send(VariantUnloaded(order.variant).encode())
                 continue
             like = next(iter(self._models.values())).engine

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from gateway.entry.access.caller import Caller, Role, check_visible, current_caller
 from gateway.journal.data_store import DataKey, DataStore
-from gateway.journal.job_record import SubmissionTerms
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 from synergai.jobs import JobState
 from synergai.v1 import jobs_pb2
@@ -143,11 +142,10 @@ class JobsServicer:
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: ServerCall) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
-        terms = SubmissionTerms(
-            by=(request.by.seconds, request.by.nanos) if request.HasField("by") else None,
-            inputs=request.inputs_digest if request.HasField("inputs_digest") else None,
+        inputs_digest = request.inputs_digest if request.HasField("inputs_digest") else None
+        status = await self._jobs.submit(
+            current_caller(), spec, request.idempotency_key, inputs_digest
         )
-        status = await self._jobs.submit(current_caller(), spec, request.idempotency_key, terms)
         return job_status_to_proto(status)
 
     async def watch(

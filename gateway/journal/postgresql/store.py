@@ -309,7 +309,7 @@ def _explain(
                 outcomes.append(each.record.id)
             elif _key(each) in keys:
                 text, job_id = keys[_key(each)]
-                check_repeated(each.key, text, each.asked or spec, each.terms)
+                check_repeated(each.key, text, each.asked or spec, each.inputs_digest)
                 outcomes.append(job_id)
             elif _upload(each) in users:
                 outcomes.append(UploadUsed(spec.upload_id, users[_upload(each)]))

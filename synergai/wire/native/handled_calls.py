@@ -18,7 +18,7 @@ from synergai.wire.server_call import behaviour_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from synergai.wire.native.handlers import Handlers
+    from synergai.wire.native.call import Handlers
     from synergai.wire.native.headers import CallHeaders
     from synergai.wire.native.sending import Stream
     from synergai.wire.request_codec import Buffer
@@ -200,7 +200,6 @@ class TasklessCall(Call):
             pending.result.set_result(response)
 
     def _finish(self, result: asyncio.Future[Buffer]) -> None:
-        """Let a task respond with a result."""
         self._pending = None
         if not result.cancelled():
             result.exception()  # else asyncio logs it if the client leaves before the task starts

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.native.call_turns import CallTurns
-from synergai.wire.native.connection import SILENT_S, UNREAD_S, ClientConnection
-from synergai.wire.native.handlers import Handlers
+from synergai.wire.native.call import Handlers
+from synergai.wire.native.connection import SILENT_S, UNREAD_S, CallTurns, ClientConnection
 
 if TYPE_CHECKING:
     import ssl
@@ -165,7 +164,6 @@ class NativeServer:
             client.opening.add_done_callback(partial(self._on_opened, client, connection))
 
     async def _close_idle(self) -> None:
-        """Close connections without calls."""
         while True:
             await asyncio.sleep(_CHECK_IDLE_S)
             idle_since = time.monotonic() - _IDLE_S

@@ -16,8 +16,8 @@ from synergai.wire.native.sending import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WIN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.wire.native.frame_limits import FrameLimits
     from synergai.wire.native.headers import CallHeaders
+    from synergai.wire.native.http2 import FrameLimits
     from synergai.wire.native.sending import Sender
     from synergai.wire.request_codec import Buffer
 
@@ -141,7 +141,6 @@ class NativeSession:
         return len(lost), bool(self._streams)
 
     def _forget(self, number: int) -> None:
-        """Remove a stream that has ended."""
         if (stream := self._streams.pop(number, None)) is not None:
             if stream.is_open:
                 self._late_room = min(self._late_room + max(0, stream.room), _MAX_LATE)
@@ -366,7 +365,6 @@ class NativeSession:
             stream.owner.end_requests()
 
     def _receive_block(self, number: int, flags: int, part: Buffer) -> None:
-        """Handle the next part of a header block."""
         self.begun += len(part) // _BLOCK_PER_CALL
         if self._expected:
             flags = self._block_flags | flags & http2.END_HEADERS
@@ -392,7 +390,6 @@ class NativeSession:
             raise ConnectionFault(f"a call on stream {number}, which is used or not the client's")
 
     def _open(self, number: int, headers: CallHeaders, *, is_open: bool) -> None:
-        """Begin a call, or refuse it."""
         self._last = number
         self._streams[number] = stream = Stream(
             self._sender, number, self._window_of_streams, self._forget

@@ -35,9 +35,7 @@ async def test_values_come_from_files(
     numbers = np.array([3, 4], np.float32)
     np.save(tmp_path / "x.npy", numbers)
     np.save(tmp_path / "doubles.npy", np.array([3.0, 4.0]))
-    np.savez(tmp_path / "all.npz", x=numbers)
-    (tmp_path / "x.json").write_text("[3, 4]")
-    for value in ("x=@x.npy", "@doubles.npy", "@all.npz", "@x.json"):
+    for value in ("x=@x.npy", "@doubles.npy"):
         text = value.replace("@", f"@{tmp_path}/")
         ran = await run("infer", "identity", "--input", text, "--target", gateway.address)
         assert (ran.code, ran.err) == (0, "")
@@ -51,7 +49,7 @@ async def test_values_come_from_files(
         ("[1, [2]]", "input 'x': its rows have different lengths"),
         ("[1e300]", "input 'x': 1e+300 cannot be represented as FP32"),
         ("@absent.npy", "absent.npy: no such file"),
-        ("broken.npy", "broken.npy is a file; read it with @broken.npy"),
+        ("@broken.npy", "broken.npy is not a readable .npy file"),
         ("@photo.jpg", "takes tensors only"),
     ],
 )

@@ -120,16 +120,6 @@ async def test_unreachable_gateway_prints_one_line(run: RunCommand, unreachable:
     assert result.err == f"error: {reason}; is it running?\n"
 
 
-async def test_violated_job_exits_3_on_request(gateway: FakeGateway, run: RunCommand) -> None:
-    options = ("--queries", "1", "--qos", "0.25", "--fail-on-violation")
-    met = await run("submit", "identity", *options, "--key", "a", "--target", gateway.address)
-    gateway.jobs["job-a"].violated = True
-    gateway.jobs["job-a"].excess_s = 0.5
-    missed = await run("jobs", "watch", "job-a", "--fail-on-violation", "--target", gateway.address)
-    assert (met.code, missed.code) == (0, 3)
-    assert "violated" in missed.out
-
-
 async def test_cancel_tells_that_the_job_had_ended(gateway: FakeGateway, run: RunCommand) -> None:
     target = ("--target", gateway.address)
     await run("submit", "identity", "--queries", "4", "--key", "k", *target)

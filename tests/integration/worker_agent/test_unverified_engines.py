@@ -1,7 +1,5 @@
 """Models that accept few of the inputs that their tensors allow, in real engine hosts."""
 
-import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -18,15 +16,12 @@ from onnx import TensorProto, helper
 import synergai
 from demo.local_fleet import LocalFleet
 from profiler.measuring.host_client import HostClient
-from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
-from synergai.models.descriptions import EngineDescription
-from synergai.models.directory import EngineDefinition
 from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.integration.worker_agent.conftest import save, tensor
 from tests.tiny_tensorflow import of_tensorflow, save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
-from worker_agent.inventory import Inventory
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
 
@@ -51,13 +46,11 @@ def particular(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     - ``pairs``, ``tflite``, ``frozen`` and ``saved``: n must be 2;
     - ``numbers``: x of BYTES, which must be numbers;
-    - ``odd``: x of [n], where n must be 77, and ``given``: the same with a ``[warmup]`` table.
+    - ``odd``: x of [n], where n must be 77.
     """
     models = tmp_path_factory.mktemp("models")
     save_reshape(models / "pairs", -1, 2)
     save_reshape(models / "odd", 7, 11)
-    save_reshape(models / "given", 7, 11)
-    (models / "given" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
     save(
         models / "numbers",
         [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)],
@@ -86,7 +79,7 @@ def request(array: NDArray[Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "engine", ["pairs", "numbers", "given", "tflite", *of_tensorflow("frozen", "saved")]
+    "engine", ["pairs", "numbers", "tflite", *of_tensorflow("frozen", "saved")]
 )
 def test_synthetic_samples_are_those_that_the_model_accepts(particular: Path, engine: str) -> None:
     with host_of(particular, engine) as host:
@@ -101,7 +94,7 @@ def test_model_that_accepts_no_synthetic_input_is_loaded_unverified(particular: 
         )
         assert "cannot be reshaped to the requested shape" in host.ready.unverified
         assert host.query(request(np.ones(77, np.float32)))[0].outcome is Outcome.COMPLETED
-        with pytest.raises(Exception, match=r"no samples; add a samples\.npz, or a \[warmup\]"):
+        with pytest.raises(Exception, match=r"no samples; add a samples\.npz"):
             host.run_samples(0)
 
 
@@ -126,7 +119,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
+def test_added_engine_is_checked_and_said_to_be_unverified_with_what_to_do(
     particular: Path, tmp_path: Path
 ) -> None:
     added = run(tmp_path, "add", str(particular / "odd" / "model.onnx"))
@@ -135,18 +128,10 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     assert added.stdout.startswith(
         "odd: models/odd/model.onnx\nunverified: the model fails on synthetic inputs"
     )
-    assert added.stdout.endswith("to its engine.toml (docs/guide/engines.md).\n")
+    assert added.stdout.endswith("add a samples.npz (docs/guide/engines.md).\n")
 
     pairs = run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
     assert "unverified" not in pairs.stdout
-
-    listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
-    assert "cannot be reshaped" in listed["odd"]["unverified"]
-    assert listed["pairs"]["unverified"] == ""
-
-    (tmp_path / "models" / "odd" / "engine.toml").write_text("[warmup]\nx = { shape = [77] }")
-    listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
-    assert listed["odd"]["unverified"] == ""
 
 
 def test_model_that_cannot_be_loaded_is_not_added(tmp_path: Path) -> None:
@@ -163,25 +148,6 @@ def test_model_that_cannot_be_loaded_is_not_added(tmp_path: Path) -> None:
     unchecked = run(tmp_path, "add", "broken/model.onnx", "--no-check")
     assert unchecked.returncode == 0
     assert "not checked" in unchecked.stdout
-
-
-def test_agent_does_not_load_an_added_engine_again_to_describe_it(
-    particular: Path, tmp_path: Path
-) -> None:
-    run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        raise AssertionError(definition.name)
-
-    async def describe() -> list[Engine]:
-        engines: list[Engine] = []
-        cache = tmp_path / "state" / "synergai" / "agent" / "engines.json"
-        inventory = Inventory(tmp_path / "models", cache, inspect)
-        await inventory.describe(await inventory.discover(), engines.append)
-        return engines
-
-    (engine,) = asyncio.run(describe())
-    assert (engine.name, engine.fault, engine.samples) == ("pairs", "", 8)
 
 
 @pytest.fixture(scope="module")
@@ -207,10 +173,10 @@ async def test_unverified_engine_is_served_and_says_so(fleet: LocalFleet) -> Non
         assert [engine.name for engine in worker.engines if engine.unverified] == ["odd"]
     log = fleet.log("one").read_text()
     assert "engine odd is served unverified: the model fails on synthetic inputs" in log
-    assert "[warmup]" in log
+    assert "add a samples.npz" in log
 
 
 async def test_job_of_an_unverified_engine_is_refused_with_what_to_do(fleet: LocalFleet) -> None:
     async with synergai.Client(fleet.address) as client:
-        with pytest.raises(synergai.EngineUnusable, match=r"add a samples\.npz, or a"):
+        with pytest.raises(synergai.EngineUnusable, match=r"add a samples\.npz"):
             await client.submit("odd", queries=5)

@@ -1,18 +1,14 @@
-"""Durations and times of day on the command line."""
-
-from datetime import UTC, datetime, timedelta
+"""Durations on the command line."""
 
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from profiler.loadgen.loadgen_settings import LoadSettings
 from profiler.measuring.profiler_settings import ProfilerSettings
-from synergai.cli.options import parse_duration, parse_instant
+from synergai.cli.options import parse_duration
 from synergai.errors import InvalidSettings
 from synergai.runtime.settings import options_of
 from worker_agent.agent_settings import AgentSettings
-
-NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -55,23 +51,3 @@ def test_no_setting_in_seconds_takes_only_numbers() -> None:
         and option.metavar != "DURATION"
     ]
     assert plain == []
-
-
-def test_time_of_day_is_the_next_one() -> None:
-    local = NOW.astimezone()
-    later, earlier = local + timedelta(minutes=5), local - timedelta(minutes=5)
-    assert parse_instant(f"{later:%H:%M}", "--by", NOW) - NOW == timedelta(minutes=5)
-    assert parse_instant(f"{earlier:%H:%M}", "--by", NOW).astimezone().date() > local.date()
-
-
-def test_date_and_time_may_have_a_zone() -> None:
-    assert parse_instant("2026-11-22T12:30+00:00", "--by", NOW) - NOW == timedelta(minutes=30)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("2026-11-22T11:00+00:00", "has passed"), ("25:00", "not a time"), ("noon", "not a time")],
-)
-def test_instant_must_be_a_time_to_come(text: str, expected: str) -> None:
-    with pytest.raises(InvalidSettings, match=expected):
-        parse_instant(text, "--by", NOW)

@@ -110,9 +110,9 @@ def test_estimate_is_shown_with_the_interval_of_nine_jobs_in_ten(
 
 
 def test_a_job_of_which_all_inputs_failed_is_no_success() -> None:
-    raise_unless_good(a_job(JobState.SUCCEEDED, failures=9), fail_on_violation=False)
+    raise_unless_good(a_job(JobState.SUCCEEDED, failures=9))
     with pytest.raises(InvalidInput, match="all 10 inputs of job a failed"):
-        raise_unless_good(a_job(JobState.SUCCEEDED, failures=10), fail_on_violation=False)
+        raise_unless_good(a_job(JobState.SUCCEEDED, failures=10))
 
 
 def test_status_tells_how_many_inputs_failed_and_how_many_may(
@@ -155,4 +155,4 @@ def test_counts_agree_with_their_nouns(capsys: pytest.CaptureFixture[str]) -> No
     assert facts["ran"] == "1 query from 0 on w (threads=1) in 1 s"
     assert facts["failures"] == "1 of 1 input"
     with pytest.raises(InvalidInput, match="the only input of job a failed"):
-        raise_unless_good(job, fail_on_violation=False)
+        raise_unless_good(job)

@@ -262,9 +262,7 @@ def test_pattern_that_the_shell_expanded_names_all_its_files(
         ((), "either --queries, or the inputs"),
         (("--queries", "1", "a.jpg"), "either --queries, or the inputs"),
         (("--queries", "1", "--max-failures", "0"), "--max-failures is for jobs over your own"),
-        (("--queries", "1", "--header", "no"), "--header is for jobs over your own"),
-        (("a.jpg", "--qos", "1", "--by", "18:00"), "either --qos or --by"),
-        (("a.jpg", "--detach", "--fail-on-violation"), "leave --detach out"),
+        (("--queries", "1", "--only", "y"), "--only is for jobs over your own"),
     ],
 )
 def test_options_of_a_job_that_contradict_each_other_are_refused(

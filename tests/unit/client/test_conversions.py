@@ -33,9 +33,7 @@ def a_job(state: JobState, reason: str = "") -> jobs_pb2.Job:
 
 
 def test_version_may_name_a_variant() -> None:
-    spec = job_spec(
-        "digits/2.int8", 1, qos=None, priority=0, tenant="", version="", min_accuracy=0.5
-    )
+    spec = job_spec("digits/2.int8", 1, min_accuracy=0.5)
     assert (spec.engine, spec.version, spec.variant) == ("digits", "2", "int8")
     assert spec.min_accuracy == 0.5
     request = request_builder("digits/2.int8", min_accuracy=0.5)({"x": np.zeros(1)})

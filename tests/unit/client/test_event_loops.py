@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 async def connect(client: Client) -> Client:
-    return await client
+    return await client.connect()
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -41,7 +40,7 @@ def test_call_in_a_second_loop_says_how_to_use_several(
 
 def test_client_connects_again_in_a_second_loop() -> None:
     async def check(client: Client) -> None:
-        await client
+        await client.connect()
         client._channel.ensure_open()
         await client.close()
 
@@ -52,11 +51,9 @@ def test_client_connects_again_in_a_second_loop() -> None:
 
 def test_calls_that_an_ended_loop_has_left_take_no_slots_of_the_next() -> None:
     async def take_slot(client: Client) -> None:
-        taken.append((await client)._slots.acquire(0, None))
-        await taken[-1].__aenter__()
+        await (await client.connect())._slots.acquire()
 
     client = Client("127.0.0.1:9", in_flight=1)
-    taken: list[AbstractAsyncContextManager[object]] = []
     for _ in range(2):
         loop = asyncio.new_event_loop()
         loop.run_until_complete(asyncio.wait_for(take_slot(client), 5.0))
@@ -64,7 +61,7 @@ def test_calls_that_an_ended_loop_has_left_take_no_slots_of_the_next() -> None:
 
 
 async def test_call_in_another_loop_that_runs_asks_for_a_client_of_its_own() -> None:
-    client = await Client("127.0.0.1:9")
+    client = await Client("127.0.0.1:9").connect()
     with pytest.raises(InvalidInput, match="another event loop; use a client for each"):
         await asyncio.to_thread(asyncio.run, client.workers())
     await client.close()
@@ -76,7 +73,7 @@ async def test_client_connects_again_once_its_close_was_begun() -> None:
     async def wait_for_the_gateway() -> None:
         await asyncio.Event().wait()
 
-    client = await Client("127.0.0.1:9")
+    client = await Client("127.0.0.1:9").connect()
     first = client._channel
     client._shared_stream.close = wait_for_the_gateway  # type: ignore[method-assign]  # stands still
     closing = asyncio.create_task(client.close())

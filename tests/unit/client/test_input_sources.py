@@ -2,19 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
 
 from synergai.client.input_sources import IterableSource, read_messages
 from synergai.client.upload_messages import InputEncoder
 from synergai.v1.jobs_pb2 import UploadReceipt
 from tests.unit.client.test_upload_messages import LIMIT, ROWS
 from tests.waiting import turns
-
-
-def list_no_files(_patterns: Sequence[str]) -> NoReturn:
-    raise AssertionError
 
 
 async def test_iterable_that_waits_takes_no_thread_from_others() -> None:
@@ -26,7 +21,7 @@ async def test_iterable_that_waits_takes_no_thread_from_others() -> None:
         yield [1.0, 2.0]
 
     async def upload() -> int:
-        source = IterableSource(rows(), list_no_files)
+        source = IterableSource(rows())
         encoder = InputEncoder(ROWS, (), LIMIT)
         messages = read_messages(source, encoder, UploadReceipt(), compare=True)
         return sum([message.count async for message in messages])

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from synergai.client import requests
-from synergai.client.requests import Budget, EngineDescriptions, to_timestamp
+from synergai.client.requests import Budget, InputConverter
 from synergai.domain import Engine
-from synergai.errors import Cancelled, DeadlineExceeded, InvalidInput, Unavailable
+from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
 from tests.engines import new_engine
 from tests.waiting import turns
 
@@ -35,71 +35,47 @@ def test_budget_without_a_limit_is_never_used_up() -> None:
     assert Budget(None).left() is None
 
 
-def test_an_instant_that_is_no_datetime_is_invalid() -> None:
-    with pytest.raises(InvalidInput, match=r"^by must be a datetime, not '18:00'$"):
-        to_timestamp("18:00")  # type: ignore[arg-type]  # a caller's mistake
-
-
 class Gateway:
     def __init__(self) -> None:
         self.fetches = 0
-        self.cancelled = 0
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def describe(self, name: str) -> Engine:
         self.fetches += 1
-        try:
-            await asyncio.shield(self.answer)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
+        await asyncio.shield(self.answer)
         return new_engine(name)
 
 
 async def test_concurrent_calls_share_one_fetch() -> None:
     gateway = Gateway()
-    descriptions = EngineDescriptions(gateway.describe)
-    calls = [asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(100)]
+    descriptions = InputConverter(gateway.describe)
+    calls = [asyncio.create_task(descriptions._describe("digits", 60.0)) for _ in range(100)]
     await turns()
     gateway.answer.set_result(None)
     assert {engine.name for engine in await asyncio.gather(*calls)} == {"digits"}
-    await descriptions.get("digits", 60.0)
+    await descriptions._describe("digits", 60.0)
     assert gateway.fetches == 1
     descriptions.forget("digits")
-    await descriptions.get("digits", 60.0)
+    await descriptions._describe("digits", 60.0)
     assert gateway.fetches == 2
 
 
 async def test_cancelled_call_leaves_the_fetch_to_the_others() -> None:
     gateway = Gateway()
-    descriptions = EngineDescriptions(gateway.describe)
-    first, second = (asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(2))
+    descriptions = InputConverter(gateway.describe)
+    first, second = (asyncio.create_task(descriptions._describe("digits", 60.0)) for _ in range(2))
     await turns()
     first.cancel()
     await turns()
     gateway.answer.set_result(None)
     assert (await second).name == "digits"
-    assert (gateway.fetches, gateway.cancelled) == (1, 0)
-
-
-async def test_fetch_without_callers_is_cancelled_and_not_joined() -> None:
-    gateway = Gateway()
-    descriptions = EngineDescriptions(gateway.describe)
-    first = asyncio.create_task(descriptions.get("digits", 60.0))
-    await turns()
-    first.cancel()
-    await asyncio.wait([first])
-    second = asyncio.create_task(descriptions.get("digits", 60.0))
-    await turns()
-    gateway.answer.set_result(None)
-    assert (await second).name == "digits"
-    assert (gateway.fetches, gateway.cancelled) == (2, 1)
+    assert gateway.fetches == 1
 
 
 async def test_failed_fetch_fails_its_callers_and_is_tried_again() -> None:
     gateway = Gateway()
-    descriptions = EngineDescriptions(gateway.describe)
-    calls = [asyncio.create_task(descriptions.get("digits", 60.0)) for _ in range(3)]
+    descriptions = InputConverter(gateway.describe)
+    calls = [asyncio.create_task(descriptions._describe("digits", 60.0)) for _ in range(3)]
     await turns()
     gateway.answer.set_exception(Unavailable("the gateway is stopping"))
     assert all(
@@ -108,16 +84,16 @@ async def test_failed_fetch_fails_its_callers_and_is_tried_again() -> None:
     )
     gateway.answer = asyncio.get_running_loop().create_future()
     gateway.answer.set_result(None)
-    assert (await descriptions.get("digits", 60.0)).name == "digits"
+    assert (await descriptions._describe("digits", 60.0)).name == "digits"
     assert gateway.fetches == 2
 
 
 async def test_own_deadline_applies_and_closing_cancels() -> None:
     gateway = Gateway()
-    descriptions = EngineDescriptions(gateway.describe)
+    descriptions = InputConverter(gateway.describe)
     with pytest.raises(DeadlineExceeded, match="did not describe engine 'digits' within 0 s"):
-        await descriptions.get("digits", 0.0)
-    waiting = asyncio.create_task(descriptions.get("digits", 60.0))
+        await descriptions._describe("digits", 0.0)
+    waiting = asyncio.create_task(descriptions._describe("digits", 60.0))
     await turns()
     await descriptions.close()
     with pytest.raises(Cancelled, match="the client was closed"):
@@ -125,8 +101,8 @@ async def test_own_deadline_applies_and_closing_cancels() -> None:
 
 
 async def test_call_that_is_cancelled_while_the_client_closes_stays_cancelled() -> None:
-    descriptions = EngineDescriptions(Gateway().describe)
-    waiting = asyncio.create_task(descriptions.get("digits", 60.0))
+    descriptions = InputConverter(Gateway().describe)
+    waiting = asyncio.create_task(descriptions._describe("digits", 60.0))
     await turns()
     waiting.cancel()
     await descriptions.close()

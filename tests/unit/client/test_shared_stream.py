@@ -119,7 +119,7 @@ class SilentCall(StalledCall):
 
 async def test_query_while_the_client_closes_opens_no_other_stream() -> None:
     call = SilentCall()
-    client = await Client("127.0.0.1:9")
+    client = await Client("127.0.0.1:9").connect()
     stub = client._channel.oip = Mock(ModelStreamInfer=Mock(return_value=call))
     shared = client._shared_stream
     with pytest.raises(TimeoutError):

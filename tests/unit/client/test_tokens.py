@@ -42,9 +42,12 @@ def test_token_comes_from_a_file_or_else_from_the_environment(
     file = tmp_path / "token"
     file.write_text("from-file\n")
     monkeypatch.delenv("SYNERGAI_TOKEN", raising=False)
-    assert connection(None, None)["token"] == ""
+    monkeypatch.delenv("SYNERGAI_TOKEN_FILE", raising=False)
+    assert connection()["token"] == ""
     monkeypatch.setenv("SYNERGAI_TOKEN", "from-environment")
-    assert connection(None, None)["token"] == "from-environment"
-    assert connection(None, file)["token"] == "from-file"
+    assert connection()["token"] == "from-environment"
+    monkeypatch.setenv("SYNERGAI_TOKEN_FILE", str(file))
+    assert connection()["token"] == "from-file"
+    monkeypatch.setenv("SYNERGAI_TOKEN_FILE", str(tmp_path / "missing"))
     with pytest.raises(InvalidInput, match="No such file"):
-        connection(None, tmp_path / "missing")
+        connection()

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from synergai.data import items
 from synergai.data.inventory import InputInventory
 from synergai.data.items import NamedInput, Unusable
 from synergai.domain import Engine, TensorSpec
@@ -99,12 +98,6 @@ def test_name_that_is_not_text_is_escaped(tmp_path: Path) -> None:
     assert (item.name, item.value) == (f"{tmp_path}/\\udcff.jpg", b"content")
 
 
-def test_names_are_unique_and_stable(tmp_path: Path) -> None:
-    one, two = photo(tmp_path / "1.jpg"), photo(tmp_path / "2.jpg")
-    found = names(read(one, tmp_path / "*.jpg", two, engine=IMAGES), tmp_path)
-    assert found == ["1.jpg", "1.jpg~2", "2.jpg", "2.jpg~2"]
-
-
 def test_unreadable_files_fail_alone(tmp_path: Path) -> None:
     photo(tmp_path / "a.jpg")
     photo(tmp_path / "b.jpg", b"")
@@ -186,14 +179,6 @@ def test_array_of_the_inputs_shape_is_one_input(tmp_path: Path) -> None:
     assert item.value["x"].tolist() == [1.0, 2.0]
 
 
-def test_archive_has_an_array_for_each_input(tmp_path: Path) -> None:
-    a, b = np.arange(6.0).reshape(3, 2), np.arange(3)
-    np.savez_compressed(tmp_path / "x.npz", a=a, b=b[:, None], labels=np.zeros(7))
-    found = read(tmp_path / "x.npz", engine=PAIRS, start=1)
-    assert [item.value["b"].tolist() for item in found] == [[1], [2]]
-    assert found[-1].value["a"].tolist() == [4.0, 5.0]
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_rows_of_a_parquet_file_are_read_by_row_group(flat: bool, tmp_path: Path) -> None:
     rows = np.arange(24.0).reshape(6, 2, 2)
@@ -218,7 +203,6 @@ def test_parquet_file_of_images_and_missing_values(tmp_path: Path) -> None:
     [
         ("x.npy", b"no array", "not an array in NumPy's format"),
         ("x.npy", b"", "not an array in NumPy's format"),
-        ("x.npz", b"no archive", "not a .npz file"),
         ("x.parquet", b"no table", "not a Parquet file"),
     ],
 )
@@ -252,13 +236,13 @@ def test_array_that_does_not_suit_is_refused(
         read(tmp_path / "x.npy")
 
 
-def test_archive_without_the_inputs_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), c=np.zeros((3, 1)))
-    with pytest.raises(InvalidInput, match=r"has the arrays a, c; engine 'engine' needs a, b"):
-        read(tmp_path / "x.npz", engine=PAIRS)
-    np.savez(tmp_path / "x.npz", a=np.zeros((3, 2)), b=np.zeros((4, 1)))
-    with pytest.raises(InvalidInput, match="different numbers of rows"):
-        read(tmp_path / "x.npz", engine=PAIRS)
+def test_columns_of_other_names_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [[0.0, 0.0]], "c": [[0]]}), tmp_path / "x.parquet")
+    with pytest.raises(InvalidInput, match=r"the columns a, c; engine 'engine' needs a, b"):
+        read(tmp_path / "x.parquet", engine=PAIRS)
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with pytest.raises(InvalidInput, match=r"several inputs: put them into the columns a, b of a"):
+        read(tmp_path / "x.npy", engine=PAIRS)
 
 
 def test_rows_of_a_file_that_is_cut_meanwhile_fail(tmp_path: Path) -> None:
@@ -270,29 +254,6 @@ def test_rows_of_a_file_that_is_cut_meanwhile_fail(tmp_path: Path) -> None:
     assert len(found) == 300_000
     assert found[0].value["x"].tolist() == [0.0, 0.0]
     assert reason(found[-1]) == "the file ends before its array does"
-
-
-# --- manifests --------------------------------------------------------------------------
-
-
-def test_manifest_lists_files_relative_to_itself(tmp_path: Path) -> None:
-    photo(tmp_path / "in" / "ä.jpg", b"1")
-    other = photo(tmp_path / "b,c.jpg", b"2")
-    manifest = tmp_path / "list.txt"
-    manifest.write_text(f"# photos\nin/ä.jpg\n\n{other}\r\nin/ä.jpg\n", "utf-8")
-    found = read(manifest, engine=IMAGES)
-    assert [(item.name, item.value) for item in found] == [
-        ("in/ä.jpg", b"1"),
-        (str(other), b"2"),
-        ("in/ä.jpg~2", b"1"),
-    ]
-
-
-def test_missing_file_names_the_manifest_and_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("# notes\n\ndog\n")
-    with pytest.raises(InvalidInput, match=r"dog: there is no such file \(line 3 of .*notes.txt\)"):
-        read(path, engine=an_engine(TensorSpec("text", "BYTES", (1,))))
 
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -308,28 +269,26 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
 # --- size -------------------------------------------------------------------------------
 
 
-def peak_bytes(manifest: Path) -> int:
-    """Return the most memory that is allocated while the names of a manifest are read."""
+def peak_bytes(folder: Path) -> int:
+    """Return the most memory that is allocated while the files of a folder are listed and read."""
     tracemalloc.start()
-    with scanned(manifest, engine=IMAGES) as inventory:
+    with scanned(folder, engine=IMAGES) as inventory:
         assert inventory.inputs == 30_000
         last = None
         for item in inventory.read():
             last = item
         assert last is not None
-        assert last.name == "photos/0029999.jpg"
+        assert last.name == str(folder / "0029999.jpg")
     return tracemalloc.get_traced_memory()[1]
 
 
 def test_many_names_take_little_memory(tmp_path: Path) -> None:
     first = photo(tmp_path / "photos" / "0000000.jpg")
-    manifest = tmp_path / "list.txt"
-    manifest.write_text("".join(f"photos/{number:07}.jpg\n" for number in range(30_000)))
     for number in range(1, 30_000):
         os.link(first, tmp_path / f"photos/{number:07}.jpg")
     # In a process of its own: what other tests have left in this one counts as well.
     code = "from tests.unit.data.test_inventory import peak_bytes; "
-    code += f"print(peak_bytes(Path({str(manifest)!r})))"
+    code += f"print(peak_bytes(Path({str(first.parent)!r})))"
     done = subprocess.run(
         [sys.executable, "-c", "from pathlib import Path; " + code],
         check=True,
@@ -337,7 +296,7 @@ def test_many_names_take_little_memory(tmp_path: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[3],
     )
-    assert int(done.stdout) < 8 << 20, "digests of the names are kept, and nothing else"
+    assert int(done.stdout) < 8 << 20, "the names of one directory are kept, and nothing else"
 
 
 def test_large_array_is_read_in_chunks(tmp_path: Path) -> None:
@@ -357,21 +316,3 @@ def test_large_array_is_read_in_chunks(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
-
-
-def test_many_equal_names_are_made_unique_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed = 0
-    digest = items._digest
-
-    def count(name: str) -> int:
-        nonlocal hashed
-        hashed += 1
-        return digest(name)
-
-    monkeypatch.setattr(items, "_digest", count)
-    unique = items.UniqueNames()
-    made = [unique.make(name) for name in ["a"] * 1000 + ["a~1001", "b", "a"]]
-    assert made[:3] == ["a", "a~2", "a~3"]
-    assert made[-3:] == ["a~1001", "b", "a~1002"]
-    assert len(set(made)) == len(made)
-    assert hashed < 3 * len(made)

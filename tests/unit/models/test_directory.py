@@ -52,7 +52,7 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
     folder = put(
         tmp_path,
         "resnet",
-        'name = "resnet"\nversion = "3"\nbackend = "other"\nfile = "b.bin"\n'
+        'backend = "other"\nfile = "b.bin"\n'
         f'sha256 = "{"A" * 64}"\ntitle = "T"\naccuracy = 1\nsource = "S"\n'
         "max_batch = 8\n",
         file="b.bin",
@@ -72,9 +72,9 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("definition", "complaint"),
     [
-        ("version = [", "not TOML"),
-        ("version = 3", "version must be a string"),
-        ('versoin = "3"', "there is no setting versoin; did you mean version?"),
+        ("title = [", "not TOML"),
+        ("title = 3", "title must be a string"),
+        ('titel = "3"', "there is no setting titel; did you mean title?"),
         ("date = 3", "there is no setting date, but "),
         ('file = "../../other.onnx"', "leads outside"),
         ('file = "/etc/passwd"', "leads outside"),
@@ -86,12 +86,9 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
         ("max_batch = true", "max_batch must be an integer, not true or false"),
         ('preprocess = "vgg"', "preprocess must be one of mobilenet, resnet50, ssd, not 'vgg'"),
         ("postprocess = 1", "postprocess must be a string, not an integer"),
-        ('name = ""', "name must not be empty"),
         ('title = ""', "title must not be empty"),
         ('sha256 = ""', "sha256 must be 64 hexadecimal digits"),
         ('[exit]\noutput = ""\nthreshold = 0.9', "exit, output must not be empty"),
-        ("[warmup.x]", "warmup.x must have a shape, a value or a file"),
-        ('name = "another"', "rename the folder"),
         ('backend = "../x"', "not a valid backend name"),
         (r'file = "a\u0000b.onnx"', "control characters"),
         (r'title = "\u001b[31m"', "control characters"),
@@ -105,9 +102,6 @@ def test_definition_file_overrides_the_defaults(tmp_path: Path) -> None:
         ('inputs = "x:0"', "inputs must be a list, not a string"),
         ("outputs = [1]", "outputs 1 must be a string"),
         ('outputs = ["a", "a"]', "outputs has the name 'a' twice"),
-        ('[warmup.""]\nshape = [1]', "a name in warmup must not be empty"),
-        ("[warmup.x]\nfile = 3", "warmup, file must be a string"),
-        ("[warmup.x]\nvalue = [1]", "an integer, a number or a string, not a list"),
         ('inputs = ["x"]', "for frozen graphs only; model.onnx declares its own"),
         ('file = "."', "is not a SavedModel"),
     ],
@@ -437,7 +431,7 @@ def test_version_uses_the_definition_and_samples_of_its_engine_unless_it_has_its
 ) -> None:
     put_version(tmp_path, "resnet", "1")
     put_version(tmp_path, "resnet", "2", 'title = "second"')
-    (tmp_path / "resnet" / "engine.toml").write_text('title = "shared"\nversion = "1"')
+    (tmp_path / "resnet" / "engine.toml").write_text('title = "shared"')
     (tmp_path / "resnet" / "samples.npz").write_bytes(b"")
     (tmp_path / "resnet" / "2" / "samples.npz").write_bytes(b"")
 
@@ -476,12 +470,6 @@ def test_file_and_digest_of_an_engine_without_a_model_of_its_own_hold_for_its_ve
     assert (engine.fault, engine.sha256) == ("", SHA256)
 
 
-def test_definition_of_another_version_is_a_fault(tmp_path: Path) -> None:
-    put_version(tmp_path, "resnet", "2", 'version = "3"')
-
-    assert "is of version '3', but the folder is called '2'" in fault(tmp_path, "resnet/2")
-
-
 def test_version_outside_the_model_directory_is_a_fault(tmp_path: Path) -> None:
     models, outside = tmp_path / "models", tmp_path / "outside"
     models.mkdir()
@@ -504,9 +492,3 @@ def test_saved_model_that_is_called_like_a_version_stays_the_only_model(tmp_path
 
     assert listed(tmp_path) == {"classifier": "1"}
     assert ModelDirectory(tmp_path).get("classifier").file == folder / "1556128768"
-
-
-def test_version_named_by_an_engines_own_folder_does_not_matter(tmp_path: Path) -> None:
-    put(tmp_path, "resnet", 'version = "2.1-beta"')
-
-    assert listed(tmp_path) == {"resnet": "1"}

@@ -46,34 +46,20 @@ def test_folder_becomes_the_manifest_of_all_its_visible_files(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "definition", "name"),
+    ("path", "name"),
     [
-        ("resnet50.onnx", "", "resnet50"),
-        ("resnet50/model.onnx", "", "resnet50"),
-        ("resnet50", "", "resnet50"),
-        ("resnet50/2", "", "resnet50"),
-        ("folder", 'name = "mine"\n', "mine"),
-        ("folder/2", 'name = "mine"\n', "mine"),
+        ("resnet50.onnx", "resnet50"),
+        ("resnet50/model.onnx", "resnet50"),
+        ("resnet50", "resnet50"),
+        ("resnet50/2", "resnet50"),
     ],
 )
 def test_a_package_is_named_as_engines_add_would_name_it(
-    tmp_path: Path, path: str, definition: str, name: str
+    tmp_path: Path, path: str, name: str
 ) -> None:
     source = tmp_path / path
     (source.parent if source.suffix else source).mkdir(parents=True, exist_ok=True)
-    if definition:
-        (tmp_path / "folder" / "engine.toml").write_text(definition)
     assert packed_name(source) == name
-
-
-def test_version_is_packed_with_the_warm_up_files_that_it_shares(tmp_path: Path) -> None:
-    (tmp_path / "net" / "2").mkdir(parents=True)
-    (tmp_path / "net" / "engine.toml").write_text('[warmup.x]\nfile = "x.npy"\n')
-    (tmp_path / "net" / "x.npy").write_bytes(b"x")
-    (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"model")
-    package = pack(tmp_path / "net" / "2", "net", 2)
-    paths = [file.path for file in package.manifest.files]
-    assert paths == ["engine.toml", "model.onnx", "x.npy"]
 
 
 def test_file_becomes_a_manifest_of_its_own(tmp_path: Path) -> None:
@@ -114,7 +100,7 @@ def test_saved_model_has_the_digest_that_agents_compute(tmp_path: Path, *, neste
     (model / "saved_model.pb").write_bytes(b"graph")
     (model / "variables" / "v.index").write_bytes(b"i")
     (model / "variables.txt").write_bytes(b"sorts between")
-    (folder / "engine.toml").write_text('version = "2"\n')
+    (folder / "engine.toml").write_text('title = "two"\n')
     (folder / "samples.npz").write_bytes(b"s")
     package = pack(folder, "engine", 2)
     assert package.manifest.model == ("saved_model" if nested else ".")
@@ -127,9 +113,7 @@ def test_saved_model_has_the_digest_that_agents_compute(tmp_path: Path, *, neste
     [
         ({}, "no model"),
         ({"a.onnx": "", "b.onnx": ""}, "several models"),
-        ({"a.onnx": "x", "engine.toml": 'name = "another"'}, "--name another"),
         ({"a.onnx": ""}, "1 to"),
-        ({"a.onnx": "x", "engine.toml": 'version = "3"'}, "--version 3"),
     ],
 )
 def test_folder_that_is_no_engine_is_refused_with_what_to_do(

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models import samples as samples_module
-from synergai.models.definition import WarmUpInput
 from synergai.models.directory import EngineDefinition
 from synergai.models.samples import (
     Fill,
@@ -280,12 +279,3 @@ def test_candidates_are_of_limited_size() -> None:
 
 def test_input_that_is_too_large_has_no_candidate() -> None:
     assert not list(Synthesiser([TensorSpec("x", "FP32", (1 << 40,))]).candidates())
-
-
-def test_given_shape_leaves_the_elements_to_the_candidates() -> None:
-    synthesiser = Synthesiser([TOKENS], {"tokens": WarmUpInput(shape=(1, 77))})
-    found = [
-        synthesiser.generate(candidate, 1)[0]["tokens"] for candidate in synthesiser.candidates()
-    ]
-    assert {array.shape for array in found} == {(1, 77)}
-    assert len(found) == len(Fill)

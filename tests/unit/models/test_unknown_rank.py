@@ -13,7 +13,6 @@ from gateway.calls.servicers.engines import engine_config, engine_metadata
 from synergai.client.casting import cast_value
 from synergai.domain import UNKNOWN_RANK, Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.definition import WarmUpInput
 from synergai.models.directory import EngineDefinition
 from synergai.models.formats.inspect import describe, unranked_tensors
 from synergai.models.samples import Synthesiser, load_samples, write_samples
@@ -114,12 +113,10 @@ def test_unknown_rank_travels_between_agent_and_gateway_and_no_other_negative_si
             tensor_from_proto(tensor_to_proto(TensorSpec("x", "FP32", shape)))
 
 
-def test_several_ranks_are_tried_and_the_given_shape_is_used() -> None:
+def test_several_ranks_are_tried() -> None:
     candidates = list(Synthesiser([ANY]).candidates())
     found = [Synthesiser([ANY]).generate(each, 1)[0]["x"].shape for each in candidates]
     assert {len(shape) for shape in found} == {0, 1, 2, 3, 4}
-    given = Synthesiser([ANY], {"x": WarmUpInput(shape=(2, 5))})
-    assert given.generate(next(given.candidates()), 1)[0]["x"].shape == (2, 5)
 
 
 def test_samples_of_unknown_rank_are_along_the_leading_axis(tmp_path: Path) -> None:

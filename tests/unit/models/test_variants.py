@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profiler.installation import write_definition
-from synergai.domain import Origin
+from synergai.domain import Exit, Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
@@ -207,7 +207,7 @@ def test_written_variants_are_read_again(tmp_path: Path) -> None:
         tmp_path,
         {
             "title": title,
-            "warmup": {"x": {"shape": [1, 2]}},
+            "exit": {"output": "y", "threshold": 0.9},
             "max_batch": 4,
             "variants": tables,
         },
@@ -216,7 +216,7 @@ def test_written_variants_are_read_again(tmp_path: Path) -> None:
     found = read_definition(tmp_path / "engine.toml")
 
     assert found.variants == variants
-    assert (found.title, found.max_batch, len(found.warmup)) == (title, 4, 1)
+    assert (found.title, found.max_batch, found.exit) == (title, 4, Exit(output="y", threshold=0.9))
     assert (found.file, found.sha256, found.accuracy) == ("full.onnx", "0" * 64, 0.0)
 
 

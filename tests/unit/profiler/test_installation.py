@@ -8,7 +8,6 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -152,10 +151,7 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     models = tmp_path / "models"
     add_model(models, model, name="plus")
     definition = models / "plus" / "engine.toml"
-    definition.write_text(
-        definition.read_text() + 'max_batch = 4\naccuracy = 0.5\n[warmup.x]\nfile = "x.npy"\n'
-    )
-    np.save(models / "plus" / "x.npy", np.zeros((1, 4), np.float32))
+    definition.write_text(definition.read_text() + "max_batch = 4\naccuracy = 0.5\n")
     checked = []
 
     def check(directory: Path, name: str, _: object) -> None:
@@ -164,7 +160,6 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
     added = add_model(models, model, name="plus", version="2", check=check)
     assert [each.fault for each in (*checked, added)] == ["", ""]
     assert (added.max_batch, added.accuracy) == (4, None)
-    assert added.warmup["x"].file == models / "plus" / "x.npy"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

@@ -1,7 +1,7 @@
 import asyncio
 
-from synergai.wire.native import call_turns
-from synergai.wire.native.call_turns import CallTurns
+from synergai.wire.native import connection
+from synergai.wire.native.connection import CallTurns
 from tests.waiting import until
 
 
@@ -25,11 +25,11 @@ async def test_client_with_many_calls_lets_another_begin_its_own() -> None:
     turns = CallTurns()
     many, few = FakeClient("many", 100, begun), FakeClient("few", 1, begun)
     turns.serve(many.begin)
-    assert begun == call_turns._CALLS * ["many"]
+    assert begun == connection._CALLS * ["many"]
     turns.serve(few.begin)
     assert "few" not in begun
     await until(lambda: len(begun) >= 101)
-    assert begun.index("few") < 2 * call_turns._CALLS
+    assert begun.index("few") < 2 * connection._CALLS
 
 
 async def test_client_without_a_backlog_comes_before_those_that_have_one() -> None:
@@ -38,12 +38,12 @@ async def test_client_without_a_backlog_comes_before_those_that_have_one() -> No
     for number in range(40):
         turns.serve(FakeClient(f"many {number}", 100, begun).begin)
     turns.serve(FakeClient("few", 1, begun).begin)
-    newcomers = 40 * call_turns._CALLS_OF_CLIENT
+    newcomers = 40 * connection._CALLS_OF_CLIENT
     await until(lambda: len(begun) > newcomers + 50)
     turns.serve(FakeClient("late", 1, begun).begin)
     waited = len(begun)
     await until(lambda: "late" in begun)
-    assert begun.index("late") < waited + call_turns._CALLS
+    assert begun.index("late") < waited + connection._CALLS
 
 
 async def test_clients_with_a_backlog_are_not_starved_by_others() -> None:
@@ -54,7 +54,7 @@ async def test_clients_with_a_backlog_are_not_starved_by_others() -> None:
         for number in range(20):
             turns.serve(FakeClient(f"few {number}", 1, begun).begin)
         await asyncio.sleep(0)
-    assert begun.count("many") >= call_turns._CALLS + 10 * call_turns._OF_OTHERS
+    assert begun.count("many") >= connection._CALLS + 10 * connection._OF_OTHERS
 
 
 async def test_client_that_begins_more_than_its_share_ends_the_turn() -> None:
@@ -63,13 +63,13 @@ async def test_client_that_begins_more_than_its_share_ends_the_turn() -> None:
 
     def begin(calls: int) -> tuple[int, bool]:
         asked.append(calls)
-        return 3 * call_turns._CALLS, len(asked) < 3
+        return 3 * connection._CALLS, len(asked) < 3
 
     turns.serve(begin)
     turns.serve(begin)
-    assert asked == [call_turns._CALLS, 0]
+    assert asked == [connection._CALLS, 0]
     await until(lambda: len(asked) == 3)
-    assert asked[-1] == call_turns._CALLS_OF_CLIENT
+    assert asked[-1] == connection._CALLS_OF_CLIENT
 
 
 async def test_client_that_has_left_begins_nothing() -> None:
@@ -80,7 +80,7 @@ async def test_client_that_has_left_begins_nothing() -> None:
     turns.serve(two.begin)
     turns.leave(one.begin)
     await until(lambda: "two" in begun)
-    assert begun.count("one") == call_turns._CALLS
+    assert begun.count("one") == connection._CALLS
 
 
 async def test_turns_without_a_pause_follow_as_the_event_loop_comes_round() -> None:

@@ -1,13 +1,7 @@
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.wire.native.frame_limits import (
-    CREDIT,
-    CREDIT_PER_S,
-    SMALL_CREDIT,
-    SMALL_PER_S,
-    FrameLimits,
-)
+from synergai.wire.native.http2 import CREDIT, CREDIT_PER_S, SMALL_CREDIT, SMALL_PER_S, FrameLimits
 from tests import http2
 from tests.clocks import FakeClock
 from tests.http2 import frame

@@ -19,11 +19,10 @@ from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.memory_bounds import IncompleteRequests
 from synergai.wire.message_framing import MessageReader
-from synergai.wire.native.call import Call, CallState
-from synergai.wire.native.frame_limits import FrameLimits
+from synergai.wire.native.call import Call, CallState, Handlers
 from synergai.wire.native.handled_calls import accept_call
-from synergai.wire.native.handlers import Handlers
 from synergai.wire.native.headers import CallHeaders
+from synergai.wire.native.http2 import FrameLimits
 from synergai.wire.native.sending import Sender, Stream
 from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer

@@ -159,7 +159,6 @@ class Leases:
         queries: tuple[int, int],
         cost: _Cost,
     ) -> Lease:
-        """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
         now, configuration = self._state.now, session.configuration
         ahead_s, concurrent = worker.free_at(now) - now, False

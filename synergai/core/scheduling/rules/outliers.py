@@ -183,5 +183,4 @@ class Outliers:
 
 
 def _pause_s(ejections: int) -> float:
-    """Return how long the next ejection lasts."""
     return min(FIRST_PAUSE_S * 2.0 ** min(ejections, 30), LONGEST_PAUSE_S)

@@ -230,7 +230,6 @@ class Residency:
         return heapq.nsmallest(_SESSIONS, found, key=lambda each: (-weights[each], each))
 
     def _missing(self, worker: WorkerRecord, engine: EngineName, now: float) -> Iterator[Estimate]:
-        """Yield the session of an engine to load next on a worker, if there is any."""
         if engine in self._state.variants.engines:
             wanted = self._state.variants.wanted(engine, worker, now)
         else:

@@ -12,8 +12,7 @@ from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from profiler.zoo.listing import find_published
-from synergai.cli import gateway_client
-from synergai.cli.gateway_client import GatewayAccess, GatewayAddress
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.domain import Engine
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
@@ -159,46 +158,28 @@ def test_file_with_another_digest_than_the_published_one_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_list_and_add_say_that_the_configuration_of_triton_is_ignored(
-    models: Path, tmp_path: Path
-) -> None:
-    version = models / "theirs" / "1"
-    version.mkdir(parents=True)
-    (models / "family" / "full.onnx").rename(version / "model.onnx")
-    (models / "theirs" / "config.pbtxt").write_text("max_batch_size: 8")
-    note = f"{models}/theirs/config.pbtxt is ignored: max_batch in engine.toml replaces"
-    assert run("list", "--models", models).count(note) == 1
-    mine = tmp_path / "mine"
-    assert note in run("add", version / "model.onnx", "--no-check", "--models", mine)
-
-
 def test_list_names_the_command_for_what_it_leaves_out(models: Path, tmp_path: Path) -> None:
     left_out = "'synergai engines store' lists the engines that were pushed"
     assert left_out in run("list", "--models", models)
     assert left_out in run("list", "--models", tmp_path / "empty")
 
 
-def test_inspect_asks_the_context_in_use_for_an_engine_that_is_not_here(
+def test_inspect_asks_the_gateway_of_the_environment_for_an_engine_that_is_not_here(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[GatewayAccess] = []
+    asked: list[str] = []
 
     def call(address: GatewayAddress, *_: object) -> Engine:
-        asked.append(address.resolved())
+        asked.append(address.target)
         return new_engine("remote", preprocess="mobilenet")
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("SYNERGAI_TARGET", "SYNERGAI_TOKEN", "SYNERGAI_TOKEN_FILE", "SYNERGAI_TLS_CA"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SYNERGAI_TARGET", raising=False)
     monkeypatch.setattr(GatewayAddress, "call", call)
     with pytest.raises(NotFound):
         run("inspect", "remote", "--models", models)
-    gateway_client.add("lab", "lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))
+    monkeypatch.setenv("SYNERGAI_TARGET", "other:8001")
     assert "weights" in run("inspect", "family", "--models", models)
     assert not asked
     assert "mobilenet" in run("inspect", "remote", "--models", models)
     assert "mobilenet" in run("inspect", "remote", "--models", tmp_path / "nowhere")
-    assert set(asked) == {GatewayAccess("lab:8001", Path("/tls/ca.pem"), Path("/tokens/lab"))}
-    monkeypatch.setenv("SYNERGAI_TARGET", "other:8001")
-    run("inspect", "remote", "--models", models)
-    assert asked[-1] == GatewayAccess("other:8001")
+    assert asked == ["other:8001", "other:8001"]

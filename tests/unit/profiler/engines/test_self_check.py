@@ -44,7 +44,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Outcome], None]:
         (EngineDescription(X, X, samples=8), "checked"),
         (
             EngineDescription(X, X, samples=0, unverified="it fails"),
-            "unverified: it fails\nTo verify it, add a samples.npz, or a [warmup] table",
+            "unverified: it fails\nTo verify it, add a samples.npz",
         ),
         (BackendMissing("install synergai[tflite]"), "not checked: install synergai[tflite]"),
     ],

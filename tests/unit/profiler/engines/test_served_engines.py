@@ -5,16 +5,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from profiler.engines import served_engines
 from profiler.engines.served_engines import app, first_version
-from synergai.cli import infer
-from synergai.cli.gateway_client import GatewayAddress, complete_engine
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.client import Client
 from synergai.client.fleet import VersionFigures, VersionPolicy
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import InvalidInput
 
 
 def rollout(**options: str) -> None:
@@ -90,20 +88,6 @@ def test_version_that_waits_for_a_rollout_is_not_called_rolled_back(
 def test_share_that_is_no_percentage_is_refused_with_what_to_write(share: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
         rollout(to="2", share=share)
-
-
-def test_completion_offers_served_engines_once_and_none_without_a_gateway(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    context = typer.Context(typer.main.get_command(infer.app))
-    monkeypatch.setattr(GatewayAddress, "call", lambda *_: {"digits", "digits/2", "resnet"})
-    assert complete_engine(context, "di") == ["digits"]
-
-    def unreachable(*_: object) -> None:
-        raise Unavailable("no gateway")
-
-    monkeypatch.setattr(GatewayAddress, "call", unreachable)
-    assert complete_engine(context, "di") == []
 
 
 class FakeClient:

@@ -252,19 +252,7 @@ async def test_engine_stays_unverified_in_the_cache(
         assert (engine.unverified, engine.fault) == (loads.unverified, "")
     assert loads == [ONE]
     assert "engine one is served unverified: the model fails" in caplog.text
-    assert "[warmup]" in caplog.text
-
-
-async def test_changed_warm_up_is_a_change_of_the_engine(
-    inventory: Inventory, models: Path, loads: Loads
-) -> None:
-    await described(inventory)
-    (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
-    for content in (b"first", b"second"):
-        (models / "one" / "x.npy").write_bytes(content)
-        await poll(inventory)
-        assert list(await poll(inventory)) == [ONE]
-    assert loads == [ONE] * 3
+    assert "add a samples.npz" in caplog.text
 
 
 async def test_temporary_file_of_another_agent_is_left_alone(
