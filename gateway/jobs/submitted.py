@@ -26,13 +26,7 @@ from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRat
 from gateway.journal.job_record import NO_TERMS, RecordedJob, SubmissionTerms
 from gateway.journal.store import StoreFull
 from synergai.domain import REMOVED, EngineName, JobId
-from synergai.errors import (
-    EngineUnusable,
-    InvalidInput,
-    JobNotFound,
-    Overloaded,
-    SynergaiError,
-)
+from synergai.errors import EngineUnusable, InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.tasks import TaskBag
 
