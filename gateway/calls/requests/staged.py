@@ -71,7 +71,7 @@ class StagedRequests:
 
         Args:
             charged: it was accepted before, so quotas count it no more.
-            but: routes on which it has failed, and does not run again.
+            but: routes on which it has failed, and does not run again; it keeps its room.
         """
         message = call.raw.parsed.message
         if "." in message.model_version:
@@ -93,14 +93,17 @@ class StagedRequests:
             if options.min_accuracy and not route.engines[-1].stage_of:
                 self._versions.check_floor(engine, options.min_accuracy, "")
             self._check_feasible(route, call.budget_s)
-            # Until its end, so that a gateway which is stopping waits for all of its stages.
-            self._admission.acquire(0, accepted=charged)
+            if not but:
+                # Until its end, so that a gateway which is stopping waits for all of its stages.
+                self._admission.acquire(0, accepted=charged)
         except SynergaiError as error:
-            self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
+            if not but:
+                self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
         work = StagedRequest(self, call, route, but, charged=charged).run()
         request = HeldRequest(self._running.start_awaited(work))
-        request.result.add_done_callback(lambda _: self._admission.release(0))
+        if not but:
+            request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
     async def begin_again(

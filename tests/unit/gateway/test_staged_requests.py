@@ -493,6 +493,31 @@ async def test_request_begins_on_no_route_again_on_which_it_has_failed(
     assert len(harness.inference.begun) == 2
 
 
+async def test_request_that_begins_again_needs_no_further_room(harness: Harness) -> None:
+    harness.staged._admission = Admission(1, 1 << 20, Clock())
+    result = harness.begin()
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    await until(lambda: len(harness.inference.begun) == 2)
+    result.cancel()
+    await asyncio.wait_for(harness.staged._admission.wait_idle(), 5.0)
+
+
+async def test_request_that_cannot_begin_again_in_time_is_counted_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    harness.inference.seconds = {"net.s0-6": 100.0}
+    result = harness.begin(10.0)
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    with pytest.raises(EngineUnusable, match="it is too large"):
+        await result
+    assert harness.inference.counted == [("net", EngineUnusable)]
+
+
 async def test_request_that_begins_again_has_the_time_that_is_left_then(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
