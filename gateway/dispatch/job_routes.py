@@ -121,8 +121,8 @@ class JobRoutes:
         load: loads an engine on some workers.
 
     Attributes:
-        queries_left: yields the queries that are left of each job of an engine; none end its
-            reviews.
+        queries_left: yields the queries that are left of each job of an engine with a floor; none
+            end their reviews.
         on_changed: called with an engine whose jobs run in another chain from now on.
     """
 
@@ -147,7 +147,7 @@ class JobRoutes:
         self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
         self._moves: dict[_Jobs, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
-        self.queries_left: Callable[[EngineName], Iterator[int]] = lambda _: iter(())
+        self.queries_left: Callable[[EngineName, float], Iterator[int]] = lambda *_: iter(())
         self.on_changed: Callable[[EngineName], object] = lambda _: None
 
     async def close(self) -> None:
@@ -202,7 +202,7 @@ class JobRoutes:
         """Look for changes, and move to a better chain after some that persist."""
         now, before, self._computed = self._clock(), self._computed, {}
         for jobs, choice in list(self._choices.items()):
-            if not any(self.queries_left(jobs[0])):
+            if not any(self.queries_left(*jobs)):
                 del self._choices[jobs]
                 continue
             candidates = self._catalogue.stages.candidates(jobs[0])
@@ -268,7 +268,7 @@ class JobRoutes:
         loads_s = sum(self._load_s(stage) for stage in best)
         if saved_s <= CHANGE * current.interval_s:
             return
-        if saved_s * sum(self.queries_left(engine)) <= _LOAD_WEIGHT * loads_s:
+        if saved_s * sum(self.queries_left(engine, floor)) <= _LOAD_WEIGHT * loads_s:
             return
         self._moves[jobs] = self._tasks.start(self._move(jobs, best, known, _reason(ranked)))
 

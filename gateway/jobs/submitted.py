@@ -282,11 +282,11 @@ class SubmittedJobs:
                 job.pause()
                 self._rerouting.start(self._resume(job))
 
-    def _queries_left(self, engine: EngineName) -> Iterator[int]:
-        """Return the queries that have no result of each running job of an engine."""
+    def _queries_left(self, engine: EngineName, floor: float) -> Iterator[int]:
+        """Return the queries without a result of each running job of an engine and a floor."""
         for job in self._of_engine.get(engine, {}).values():
-            if job.phase is Phase.RUNNING:
-                record = job.tracker.record
+            record = job.tracker.record
+            if job.phase is Phase.RUNNING and record.spec.min_accuracy == floor:
                 yield record.spec.queries - sum(each.count for each in record.executions)
 
     async def _resume(self, job: SubmittedJob) -> None:

@@ -44,9 +44,10 @@ class Fleet:
             self.load,
             self.clock,
         )
-        self.routes.queries_left = lambda _: iter([self.left])
+        self.routes.queries_left = lambda _, floor: iter([self.left] if floor <= self.floor else ())
         self.routes.on_changed = self.moved
         self.left = 10_000
+        self.floor = 0.0
         self.loaded: list[tuple[str, ...]] = []
         self.moves: list[list[tuple[int, int]]] = []
         self.fails = False
@@ -204,6 +205,16 @@ async def test_stages_that_have_not_run_are_compared_as_they_were_inspected(flee
     assert fleet.chain() == [(0, 4), (4, 9)]
     await fleet.review(3 * REVIEWS)
     assert not fleet.moves
+
+
+async def test_choice_for_a_floor_without_jobs_is_forgotten(fleet: Fleet) -> None:
+    exits = Exit(output="t3", threshold=0.9, accuracy=0.95, whole_accuracy=0.96)
+    first = replace(stage(0, 3), exit=exits)
+    fleet.add("a", first)
+    for percent in range(50):
+        fleet.routes.of_jobs(NET, percent / 100)
+    await fleet.review()
+    assert {floor for _, floor in fleet.routes._choices} == {0.0}
 
 
 async def test_few_queries_are_not_worth_the_loads(fleet: Fleet) -> None:
