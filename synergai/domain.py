@@ -223,7 +223,8 @@ class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         output: probabilities of classes, [rows, classes], under the name of the engine's output.
         threshold: a query leaves if the likeliest class of each row has this probability.
-        rate: share that left of the calibration samples which got here, 0 to 1.
+        rate: share that left of the calibration samples which got here, 0 to 1. A gateway that
+            lists its workers gives the one that it has learned.
         accuracy: share of right answers to all of these samples, of those that left here or at an
             exit before and of the whole engine's to the others; 0 if it is not known.
         whole_accuracy: share of the whole engine's right answers to them; 0 if it is not known.

@@ -33,6 +33,7 @@ class PlacedFields(TypedDict, total=False):
     received: int
     size: int
     fault: str
+    fetched: bool
 
 
 class RequestFields(TypedDict, total=False):

@@ -7,6 +7,7 @@ longest. A copy stays while its worker is absent, and goes once the file has.
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.deployment.planning import RETRY_S
@@ -80,15 +81,20 @@ class FolderEngines:
                 await self._store.remove(stored.engine, stored.version)
         sources, now = self._sources(), self._clock()
         for name, copy in list(self._copies.items()):
-            if sources.get(name) is not copy.worker or (copy.task.done() and now >= copy.again_at):
+            if sources.get(name) is not copy.worker:
                 copy.task.cancel()
                 del self._copies[name]
-        due = sorted(sources.keys() - self._copies.keys())
         is_idle = all(copy.task.done() for copy in self._copies.values())
-        if due and is_idle and len(self._workers) > 1:
-            worker = sources[due[0]]
-            task = self._tasks.start_awaited(self._try_to_bring(worker, due[0]))
-            self._copies[due[0]] = _Copy(worker, task, now + RETRY_S)
+        if not (sources and is_idle and len(self._workers) > 1):
+            return
+        # One that was not tried, or that was tried before the others.
+        name = min(sources, key=lambda each: (self._again_at(each), each))
+        if now >= self._again_at(name):
+            task = self._tasks.start_awaited(self._try_to_bring(sources[name], name))
+            self._copies[name] = _Copy(sources[name], task, now + RETRY_S)
+
+    def _again_at(self, engine: EngineName) -> float:
+        return self._copies[engine].again_at if engine in self._copies else -math.inf
 
     def deployments(self) -> Iterator[EngineDeployment]:
         """Yield the engines that are to be copied, and why some cannot be."""

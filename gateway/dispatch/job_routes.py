@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -31,7 +32,15 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.validation import STAY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.core.routes.links import Link
@@ -109,11 +118,11 @@ class JobRoutes:
     Args:
         workers: those of the fleet at any time.
         profiles: returns the entries of a worker's engines, and their observed paces.
-        load: loads an engine on its workers.
+        load: loads an engine on some workers.
 
     Attributes:
-        queries_left: yields the queries that are left of each job of an engine; none end its
-            reviews.
+        queries_left: yields the queries that are left of each job of an engine with a floor; none
+            end their reviews.
         on_changed: called with an engine whose jobs run in another chain from now on.
     """
 
@@ -122,7 +131,7 @@ class JobRoutes:
         workers: Mapping[WorkerId, ConnectedWorker],
         profiles: Callable[[WorkerId], Iterable[tuple[ProfileEntry, float | None]]],
         routes: Routes,
-        load: Callable[[EngineName], Awaitable[None]],
+        load: Callable[[EngineName, Collection[str]], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = workers
@@ -138,7 +147,7 @@ class JobRoutes:
         self._computed: dict[tuple[ConnectedWorker, EngineName], tuple[float, int]] = {}
         self._moves: dict[_Jobs, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
-        self.queries_left: Callable[[EngineName], Iterator[int]] = lambda _: iter(())
+        self.queries_left: Callable[[EngineName, float], Iterator[int]] = lambda *_: iter(())
         self.on_changed: Callable[[EngineName], object] = lambda _: None
 
     async def close(self) -> None:
@@ -193,7 +202,7 @@ class JobRoutes:
         """Look for changes, and move to a better chain after some that persist."""
         now, before, self._computed = self._clock(), self._computed, {}
         for jobs, choice in list(self._choices.items()):
-            if not any(self.queries_left(jobs[0])):
+            if not any(self.queries_left(*jobs)):
                 del self._choices[jobs]
                 continue
             candidates = self._catalogue.stages.candidates(jobs[0])
@@ -259,16 +268,19 @@ class JobRoutes:
         loads_s = sum(self._load_s(stage) for stage in best)
         if saved_s <= CHANGE * current.interval_s:
             return
-        if saved_s * sum(self.queries_left(engine)) <= _LOAD_WEIGHT * loads_s:
+        if saved_s * sum(self.queries_left(engine, floor)) <= _LOAD_WEIGHT * loads_s:
             return
         self._moves[jobs] = self._tasks.start(self._move(jobs, best, known, _reason(ranked)))
 
     async def _move(
         self, jobs: _Jobs, chain: tuple[Engine, ...], known: _Known, reason: str
     ) -> None:
-        """Load the stages of a chain, and then let jobs run in it."""
+        """Load each stage of a chain on a worker, and then let jobs run in it.
+
+        They load it on others if they have the queries for that.
+        """
         try:
-            loads = (self._load(stage.name) for stage in chain)
+            loads = (self._load(stage.name, self._first_worker(stage)) for stage in chain)
             for failed in await asyncio.gather(*loads, return_exceptions=True):
                 if failed is not None:
                     raise failed
@@ -281,10 +293,23 @@ class JobRoutes:
         _log.info("jobs of %s run in %s", jobs[0], " ".join(stage.name for stage in chain))
         self.on_changed(jobs[0])
 
+    def _first_worker(self, stage: Engine) -> list[str]:
+        """Return the worker to load a stage on first, if there is any: the fastest one.
+
+        One that has loaded it goes before.
+        """
+
+        def rank(worker: ConnectedWorker) -> tuple[bool, float]:
+            seconds = self._seconds(worker, {(0, 1): stage}).get((0, 1), math.inf)
+            return not _has_loaded(worker, stage), seconds
+
+        workers = self._workers([stage])
+        return [min(workers, key=rank).id] if workers else []
+
     def _load_s(self, stage: Engine) -> float:
         """Return the time to load a stage; 0 if a worker has it loaded."""
         workers = self._workers([stage])
-        if any(session.engine == stage.name for each in workers for session in each.sessions):
+        if any(_has_loaded(each, stage) for each in workers):
             return 0.0
         times = [
             entry.model_load_s
@@ -376,6 +401,10 @@ class JobRoutes:
             if accuracy_of(_engines(each, candidates)) >= floor
         )
         return sorted(ranked, key=lambda each: (each.interval_s, len(each.stages)))
+
+
+def _has_loaded(worker: ConnectedWorker, stage: Engine) -> bool:
+    return any(session.engine == stage.name for session in worker.sessions)
 
 
 def _engines(ranked: RankedChain, candidates: Candidates) -> tuple[Engine, ...]:

@@ -76,6 +76,8 @@ class OfferedEngines:
         for engine in engines:
             worker.offered[engine.name] = engine
             worker.forgotten.discard(engine.name)
+            if not engine.fault:  # its model directory has it
+                worker.being_removed.discard(engine.name)
             fault = "" if joining is None else self._rules.engine_fault(joining, engine)
             if fault:
                 self._apply(self._catalogue.withdraw(worker.id, engine.name))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict
 
-from gateway.entry.access.caller import Caller, Grant, Role
+from gateway.entry.access.caller import Caller
 from gateway.hub.store.storage import FROM_WORKER
 from gateway.hub.store.transfers import PushKey
 from synergai.domain import EngineName
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 WITHIN_S: Final = 600.0
 """Time of one attempt; the next one continues where it has ended."""
+IDLE_S: Final = 30.0
+"""Time in which the next message has to arrive."""
 
 
 class EngineCopies:
@@ -69,7 +71,7 @@ class EngineCopies:
         self, chunks: AsyncIterator[hub_pb2.EngineChunk]
     ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
         """Store an engine that a worker was asked for; yield what the store lacks of it."""
-        head = await anext(chunks, hub_pb2.EngineChunk())
+        head = await _next(chunks)
         connection, worker = self._connections.authenticate(head.session)
         stored = self._awaited.get((connection.id, EngineName(head.engine)))
         if stored is None:
@@ -79,8 +81,8 @@ class EngineCopies:
             await self._check(connection, worker, head)
             name, version = split_version(head.engine)
             number, manifest = int(version), head.manifest
-            grant = Grant(to=(), roles=frozenset({Role.OPERATE}), engines=(name,))
-            caller = Caller(f"{FROM_WORKER}{worker.id}", "", (grant,))
+            # Without a grant, it has to send all content that it claims to have.
+            caller = Caller(f"{FROM_WORKER}{worker.id}", "", ())
             # Its own worker does not fetch it; no selector at all stands for all workers.
             place = (f"worker={worker.id}",)
             digest, _, missing = await self._store.open(caller, name, number, manifest, place)
@@ -107,7 +109,7 @@ class EngineCopies:
     ) -> None:
         received = content.received
         while received < content.size:
-            data = (await anext(chunks, hub_pb2.EngineChunk())).data
+            data = (await _next(chunks)).data
             if not data or stored.done():
                 raise Unavailable("its worker has stopped to send it")
             await self._pacer.wait_turn(len(data))
@@ -130,3 +132,12 @@ class EngineCopies:
             )
         if not manifest.model.endswith(".onnx"):
             raise InvalidInput(f"its model {manifest.model} is not an ONNX file, and cannot be cut")
+
+
+async def _next(chunks: AsyncIterator[hub_pb2.EngineChunk]) -> hub_pb2.EngineChunk:
+    """Return the next message of a worker; an empty one at the end."""
+    try:
+        async with asyncio.timeout(IDLE_S):
+            return await anext(chunks, hub_pb2.EngineChunk())
+    except TimeoutError:
+        raise Unavailable("its worker has stopped to send it") from None

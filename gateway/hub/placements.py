@@ -73,7 +73,9 @@ class Placements:
             return
         worker.placements_sent = True
         worker.being_removed |= {
-            versioned(name, str(version)) for name, version in known.keys() - digests.keys()
+            versioned(*map(str, key))
+            for key in known.keys() - digests.keys()
+            if worker.placed[key].fetched
         }
         worker.being_removed -= {stored.name for stored in wanted.values()}
         worker.placed = {
@@ -119,6 +121,7 @@ class Placements:
             received=min(message.received, known.size),
             size=known.size,
             fault=message.fault,
+            fetched=message.fetched,
         )
         worker.placed[key] = placed
         what = f"worker {worker.id}: version {placed.version} of engine {placed.engine}"

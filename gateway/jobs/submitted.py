@@ -24,8 +24,8 @@ from gateway.jobs.submitted_job import (
 )
 from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
 from gateway.journal.store import StoreFull
-from synergai.domain import EngineName, JobId
-from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
+from synergai.domain import REMOVED, EngineName, JobId
+from synergai.errors import EngineUnusable, InvalidInput, JobNotFound, Overloaded, SynergaiError
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.tasks import TaskBag
 
@@ -282,11 +282,11 @@ class SubmittedJobs:
                 job.pause()
                 self._rerouting.start(self._resume(job))
 
-    def _queries_left(self, engine: EngineName) -> Iterator[int]:
-        """Return the queries that have no result of each running job of an engine."""
+    def _queries_left(self, engine: EngineName, floor: float) -> Iterator[int]:
+        """Return the queries without a result of each running job of an engine and a floor."""
         for job in self._of_engine.get(engine, {}).values():
-            if job.phase is Phase.RUNNING:
-                record = job.tracker.record
+            record = job.tracker.record
+            if job.phase is Phase.RUNNING and record.spec.min_accuracy == floor:
                 yield record.spec.queries - sum(each.count for each in record.executions)
 
     async def _resume(self, job: SubmittedJob) -> None:
@@ -352,6 +352,7 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         catalogue, engine = self._versions.catalogue, spec.engine_version
+        self._check_stays(engine)
         route = self._staged_jobs.routes.route(spec)
         try:
             catalogue.check_known(engine)
@@ -368,6 +369,13 @@ class SubmittedJobs:
             raise Overloaded(f"{MAX_JOBS:,} jobs are unfinished; retry later")
         if not self._journal.accepting:
             raise StoreFull
+
+    def _check_stays(self, engine: EngineName) -> None:
+        """Check that an engine is not being removed from all workers that have it."""
+        fleet, offers = self._dispatcher.workers, self._versions.catalogue.offers_of(engine)
+        having = [fleet[each] for each in offers if each in fleet]
+        if having and all(engine in worker.being_removed for worker in having):
+            raise EngineUnusable(f"engine {engine!r} cannot be used: {REMOVED}")
 
     def _accepted(
         self,

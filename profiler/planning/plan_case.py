@@ -77,10 +77,11 @@ class Case:
         self._model = ModelDirectory(models).get(name).of_variant("")
         digest = self._model.verified_digest()
         self._found = read_model(self._model)
-        shares = _shares(
-            [each for each in ModelDirectory(models).engines() if each.stage_of == digest]
-        )
-        self.cuts = self._plan_cuts(shares)
+        stages = [each for each in ModelDirectory(models).engines() if each.stage_of == digest]
+        learned = {} if fleet is None else fleet.exits
+        shares = _shares(stages, learned)
+        is_learned = any(each.name in learned for each in stages)
+        self.cuts = self._plan_cuts(shares, "in the fleet" if is_learned else "at calibration")
         entries = self._read_entries(dictionary, models)
         given = fleet or self._default_fleet(entries)
         hosts = [GATEWAY, *(worker.id for worker in given.workers)]
@@ -174,13 +175,13 @@ class Case:
             f"{decimal(int(roomy.budget_bytes))}; {advice}"
         )
 
-    def _plan_cuts(self, shares: Mapping[int, float]) -> list[Cut]:
+    def _plan_cuts(self, shares: Mapping[int, float], where: str) -> list[Cut]:
         found = self._found
         if shares:
             self.notes.append(
                 "it is cut at its early exits only, behind which "
                 f"{', '.join(f'{each:.0%}' for each in shares.values())} of the queries continue, "
-                "as at their calibration; times are means over all queries"
+                f"as {where}; times are means over all queries"
             )
             return [cut for cut in found.cuts if cut.position in shares]
         cuts = planned_cuts(found.cuts)
@@ -274,13 +275,20 @@ class Case:
         return found
 
 
-def _shares(stages: Iterable[EngineDefinition]) -> dict[int, float]:
-    """Return the share of the queries that continue behind each exit, by number of its cut."""
+def _shares(
+    stages: Iterable[EngineDefinition], learned: Mapping[EngineName, float]
+) -> dict[int, float]:
+    """Return the share of the queries that continue behind each exit, by number of its cut.
+
+    Args:
+        learned: shares that leave at the exits of stages; those of the calibration for others.
+    """
     found: dict[int, float] = {}
     end, share = 0, 1.0
     for stage in sorted(stages, key=lambda each: stage_positions(each.name)):
         first, last = stage_positions(stage.name)
         if first == end and stage.exit is not None:
-            share = max(_LEAST_SHARE, share * (1 - stage.exit.rate))
+            rate = learned.get(stage.name, stage.exit.rate)
+            share = max(_LEAST_SHARE, share * (1 - rate))
             end, found[last] = last, share
     return found

@@ -209,10 +209,20 @@ def _mbit_s(bytes_per_s: float) -> float:
 
 
 def print_fleet(workers: Sequence[WorkerStatus]) -> None:
-    """Print a fleet file of the workers, with the links as far as they are known."""
+    """Print a fleet file of the workers, with what is known of links and early exits."""
     connected = {GATEWAY, *(worker.id for worker in workers)}
     for worker in workers:
         typer.echo("\n".join(_fleet_lines(worker, connected)) + "\n")
+    rates = {
+        each.name: each.exit.rate
+        for worker in workers
+        for each in worker.engines
+        if each.exit is not None and not each.fault
+    }
+    if rates:
+        typer.echo("[exits]")
+    for name, rate in sorted(rates.items()):
+        typer.echo(f'"{name}" = {rate:.4g}')
 
 
 def _fleet_lines(worker: WorkerStatus, connected: Collection[str]) -> Iterator[str]:

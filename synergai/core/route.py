@@ -39,6 +39,12 @@ class ExitRates:
         left, queries = self._counts(stage)
         return left / queries
 
+    def learned(self, engine: Engine) -> Engine:
+        """Return an engine, with the rate of its exit as it was learned."""
+        if engine.exit is None:
+            return engine
+        return replace(engine, exit=replace(engine.exit, rate=self.rate(engine)))
+
     def observe(self, stage: Engine, *, left: bool) -> None:
         """Learn from a query that was free to leave."""
         kept = 1 - 1 / _HORIZON

@@ -182,9 +182,11 @@ class Exit(_message.Message):
     threshold: _builtins.float
     """probability of the likeliest class from which on a query leaves"""
     rate: _builtins.float
-    """share of the calibration samples that left, of those that got here"""
+    """share that leaves of the queries that get here: of the calibration"""
     accuracy: _builtins.float
-    """with this exit and those before, 0 to 1; 0: not known"""
+    """samples, or as a gateway has learned it that lists its workers
+    with this exit and those before, 0 to 1; 0: not known
+    """
     whole_accuracy: _builtins.float
     """without exits; 0: not known"""
     def __init__(
@@ -517,6 +519,7 @@ class Placed(_message.Message):
     RECEIVED_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    FETCHED_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     version: _builtins.int
     digest: _builtins.str
@@ -527,6 +530,8 @@ class Placed(_message.Message):
     size: _builtins.int
     fault: _builtins.str
     """reason; empty if nothing is wrong"""
+    fetched: _builtins.bool
+    """installed from the store; it goes when it is no longer placed"""
     def __init__(
         self,
         *,
@@ -537,10 +542,11 @@ class Placed(_message.Message):
         received: _builtins.int = ...,
         size: _builtins.int = ...,
         fault: _builtins.str = ...,
+        fetched: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "engine", b"engine", "fault", b"fault", "received", b"received", "size", b"size", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "engine", b"engine", "fault", b"fault", "fetched", b"fetched", "received", b"received", "size", b"size", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

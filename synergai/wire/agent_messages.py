@@ -155,6 +155,7 @@ class PlacementReport(Struct, frozen=True):
     state: common_pb2.PlacedState.ValueType
     received: int
     fault: str
+    fetched: bool
 
 
 class Draining(Struct, frozen=True):

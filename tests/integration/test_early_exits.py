@@ -123,6 +123,21 @@ def test_floor_above_the_accuracy_of_the_exit_keeps_queries_from_leaving(
         client.infer(ENGINE, {"image": images[0]}, min_accuracy=1.0)
 
 
+def test_workers_are_listed_with_the_rate_of_an_exit_that_was_learned(
+    client: synergai.SyncClient, made: MadeExit, images: NDArray[np.float32], expected: Answers
+) -> None:
+    number = next(number for number, (_, leaves) in enumerate(expected) if leaves)
+    for _ in range(60):
+        client.infer(ENGINE, {"image": images[number]})
+    [rate] = [
+        engine.exit.rate
+        for worker in client.workers()
+        for engine in worker.engines
+        if engine.exit is not None
+    ]
+    assert made.exit.rate < rate < 1
+
+
 def test_results_of_a_job_are_in_order_and_each_there_once(
     client: synergai.SyncClient, images: NDArray[np.float32], expected: Answers
 ) -> None:

@@ -145,7 +145,7 @@ class Reconciler:
                 return True  # and begin again with the versions wanted now
             model = own.get(wanted.engine)
             if model is None and installed.get(wanted.engine) == wanted.digest:
-                self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+                self._tell_installed(wanted)
                 continue
             done = await self._reconcile_one(wanted, model, manifests, placed)
             complete = complete and done
@@ -177,7 +177,7 @@ class Reconciler:
             self._fail(wanted, error, await asyncio.to_thread(self._received, manifests, wanted))
             return False
         _log.info("fetched version %d of engine %s", wanted.version, wanted.name)
-        self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+        self._tell_installed(wanted)
         self._on_installed(wanted.engine)
         return True
 
@@ -281,12 +281,17 @@ class Reconciler:
         _log.warning("cannot fetch version %d of %s: %s", wanted.version, wanted.name, fault)
         self._tell(wanted, common_pb2.PLACED_STATE_FAILED, received, fault)
 
+    def _tell_installed(self, wanted: _Wanted) -> None:
+        self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size, fetched=True)
+
     def _tell(
         self,
         wanted: _Wanted,
         state: common_pb2.PlacedState.ValueType,
         received: int,
         fault: str = "",
+        *,
+        fetched: bool = False,
     ) -> None:
         self._report(
             common_pb2.Placed(
@@ -297,5 +302,6 @@ class Reconciler:
                 received=received,
                 size=wanted.size,
                 fault=fault,
+                fetched=fetched,
             )
         )

@@ -36,7 +36,7 @@ from synergai.wire.stages import as_inputs, as_whole, of_stage
 from synergai.wire.validation import DROP, LEAVE, check_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.entry.admission import Admission
     from gateway.fleet.versions import Versions
@@ -64,14 +64,15 @@ class StagedRequests:
         self._running = TaskBag()
 
     def begin_staged(
-        self, call: InferenceCall, *, charged: bool = False, but: Route | None = None
+        self, call: InferenceCall, *, charged: bool = False, but: Sequence[Route] = ()
     ) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
 
-        Return None if it is to run whole or on the route `but`, or cannot run at all.
+        Return None if it is to run whole, or cannot run at all.
 
         Args:
             charged: it was accepted before, so quotas count it no more.
+            but: routes on which it has failed, and does not run again; it keeps its room.
         """
         message = call.raw.parsed.message
         if "." in message.model_version:
@@ -87,30 +88,34 @@ class StagedRequests:
         call, options = call.resolved()
         try:
             route = self.routes.find(engine, options.min_accuracy, self.now_s, self._rate)
-            if route is None or (but is not None and route.engines == but.engines):
+            if route is None or any(route.engines == each.engines for each in but):
                 return None
             check_header(call.raw.parsed, route.whole)
             if options.min_accuracy and not route.engines[-1].stage_of:
                 self._versions.check_floor(engine, options.min_accuracy, "")
             self._check_feasible(route, call.budget_s)
-            # Until its end, so that a gateway which is stopping waits for all of its stages.
-            self._admission.acquire(0, accepted=charged)
+            if not but:
+                # Until its end, so that a gateway which is stopping waits for all of its stages.
+                self._admission.acquire(0, accepted=charged)
         except SynergaiError as error:
-            self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
+            if not but:
+                self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
-        work = StagedRequest(self, call, route, charged=charged).run()
+        work = StagedRequest(self, call, route, but, charged=charged).run()
         request = HeldRequest(self._running.start_awaited(work))
-        request.result.add_done_callback(lambda _: self._admission.release(0))
+        if not but:
+            request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
     async def begin_again(
-        self, call: InferenceCall, former: Route, left_s: float | None
+        self, call: InferenceCall, former: Sequence[Route], left_s: Callable[[], float | None]
     ) -> HeldRequest | None:
-        """Accept a request whose route has failed once there is another one, if there is any."""
-        message, again = call.raw.parsed.message, replace(call, budget_s=left_s)
+        """Accept a request whose routes have failed once there is another one, if there is any."""
+        message = call.raw.parsed.message
         for pause_s in (0.0, _LOOK_S):  # a worker tells of an answer before it tells of an engine
             await asyncio.sleep(pause_s)
-            await self._versions.wait_inspected(message.model_name, message.model_version, left_s)
+            await self._versions.wait_inspected(message.model_name, message.model_version, left_s())
+            again = replace(call, budget_s=left_s())
             if request := self.begin_staged(again, charged=True, but=former):
                 return request
         return None
@@ -172,13 +177,20 @@ class StagedRequest:
     """Drives the one query of a request through its stages, whose inputs it keeps until its end."""
 
     def __init__(
-        self, requests: StagedRequests, call: InferenceCall, route: Route, *, charged: bool
+        self,
+        requests: StagedRequests,
+        call: InferenceCall,
+        route: Route,
+        former: Sequence[Route],
+        *,
+        charged: bool,
     ) -> None:
         self._pipeline = Pipeline(route, MOST_LOSSES, keeps_inputs=True)
         self._requests = requests
         self._inference = requests.inference
         self._call = call
         self._route = route
+        self._former = former
         self._charged = charged
         self._begun = asyncio.get_running_loop().time()
         self._runs = self._position = 0
@@ -214,7 +226,8 @@ class StagedRequest:
     async def _again(self) -> HeldRequest | None:
         """Run on another route, if there is one; the stages of this one may have been replaced."""
         with suppress(SynergaiError):
-            return await self._requests.begin_again(self._call, self._route, self._left_s())
+            failed = (*self._former, self._route)
+            return await self._requests.begin_again(self._call, failed, self._left_s)
         return None
 
     @property

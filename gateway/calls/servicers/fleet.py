@@ -72,6 +72,7 @@ class FleetServicer:
         self._profiles = profiles
         self._store_profiles = store_profiles
         self._policies = policies
+        self._exit_rates = policies.versions.routes.rates
         self._deployments = deployments
 
     def handler(self) -> rpc.Service:
@@ -176,7 +177,7 @@ class FleetServicer:
             memory_bytes=worker.memory_bytes,
             configurations=map(configuration_to_proto, worker.configurations),
             engines=[
-                engine_to_proto(engine)
+                engine_to_proto(self._exit_rates.learned(engine))
                 for name, engine in sorted(worker.engines.items())
                 if visible(name)
             ],

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.hub.store.files import Files, Threads
-from gateway.hub.store.storage import Storage, StoredVersion, parse_placement
+from gateway.hub.store.storage import FROM_WORKER, Storage, StoredVersion, parse_placement
 from gateway.hub.store.transfers import KEEP_FREE_BYTES, OWN, Missing, Push, Pushes, PushKey
 from synergai.errors import (
     Conflict,
@@ -236,6 +236,9 @@ class EngineStore:
                     f"version {version} of {engine!r} was stored concurrently with another digest"
                 )
             pushed = PushKey(caller.name, engine, version, digest)
+            if stored is not None and not _may_change(caller, stored):
+                self._pushes.end(pushed)
+                return stored
             push = self._pushes.get(pushed)
             if push is None:
                 if stored is not None and not stored.fault:
@@ -350,6 +353,8 @@ class EngineStore:
         self, caller: Caller, stored: StoredVersion, placement: tuple[str, ...]
     ) -> StoredVersion:
         """Give a version another placement; the lock is held."""
+        if not _may_change(caller, stored):
+            return stored
         is_own = stored.pushed_by == GATEWAY.name or stored.source
         owner = caller.name if is_own and caller.name != GATEWAY.name else stored.pushed_by
         if (placement, owner) == (stored.placement, stored.pushed_by):
@@ -390,6 +395,15 @@ class EngineStore:
             raise
         self.fault = ""
         return result
+
+
+def _may_change(caller: Caller, stored: StoredVersion) -> bool:
+    """Return whether a version is not a client's, which the gateway itself leaves alone."""
+    by_client, of_client = (
+        name != GATEWAY.name and not name.startswith(FROM_WORKER)
+        for name in (caller.name, stored.pushed_by)
+    )
+    return by_client or not of_client
 
 
 def _check_sizes(contents: Mapping[str, int], readable: Mapping[str, int]) -> None:

@@ -61,6 +61,10 @@ class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     A link has the same bandwidth and latency in both directions, unless the file has the other
     direction as well.
 
+    Attributes:
+        exits: share of the queries that leave at the early exit of a stage, as a gateway has
+            learned it.
+
     Raises:
         ValueError: it has no workers, or two of one name, or links that contradict each other or
             name an unknown host.
@@ -69,6 +73,7 @@ class FleetFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workers: Annotated[tuple[FleetWorker, ...], Meta(max_length=MAX_WORKERS)]
     pairs: tuple[Pair, ...] = msgspec.field(name="links", default=())
     default_link: Speed = Speed(mbit_s=1000.0)
+    exits: dict[EngineName, Annotated[float, Meta(ge=0, le=1)]] = {}
 
     def __post_init__(self) -> None:
         if not self.workers:

@@ -157,6 +157,27 @@ async def test_agent_sends_only_what_it_was_asked_for_and_offers(
         assert await stored(client) == []
 
 
+async def test_agent_has_to_send_the_content_that_it_claims_to_have(
+    gateway: Gateway, client: Client, package: Package
+) -> None:
+    await client.push_engine(NET, 2, package.manifest.encode(), package.paths, place=["nobody"])
+    async with agent_with(gateway, "a", package) as a, agent_with(gateway, "b", None):
+        await a.until(lambda: a.asked == [NET])
+        assert len(await a.send_engine(NET, package)) == 2
+
+
+async def test_agent_that_stalls_is_given_up_early(
+    gateway: Gateway, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "IDLE_S", 0.2)
+    async with agent_with(gateway, "a", package) as a, agent_with(gateway, "b", None):
+        await a.until(lambda: a.asked == [NET])
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await a.send_engine(NET, package, end=len(MODEL) - 1, ends=False)
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        await fault(gateway, "stopped to send it")
+
+
 async def test_reason_of_an_agent_that_cannot_send_is_told(
     gateway: Gateway, package: Package
 ) -> None:

@@ -21,7 +21,7 @@ from gateway.hub.store.transfers import PushKey
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.client.store import PlacedState, StoredEngine
-from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError
+from synergai.errors import Cancelled, EngineUnusable, InvalidInput, NotFound, SynergaiError
 from synergai.models.manifest import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
@@ -176,6 +176,44 @@ async def test_reports_of_workers_are_shown_and_others_ignored(
         [placed] = status.placed
         assert (placed.version, placed.received, placed.fault) == (1, 7, "no space ")
         assert status.labels == ("label-w",)
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+async def test_job_for_a_version_that_is_being_removed_is_refused_at_once(
+    gateway: Gateway, client: Client, tmp_path: Path, *, fetched: bool
+) -> None:
+    """That a worker has in its own model directory stays."""
+    name = described().name
+    package = pack(folder(tmp_path / "net"), name, 1)
+    async with AsyncExitStack() as stack:
+        agent = FakeAgent(gateway.hub_address, "w")
+        agent.register.backends.append("onnxruntime")
+        agent.register.engines[0].digest = package.manifest.model_sha256
+        await stack.enter_async_context(agent)
+        stored = await push(client, package, name)
+        await agent.until(lambda: wanted(agent) == [f"{name}/1"])
+        await agent.report_placed(
+            engine=name,
+            version=1,
+            digest=stored.digest,
+            state=common_pb2.PLACED_STATE_INSTALLED,
+            fetched=fetched,
+        )
+
+        async def installed() -> bool:
+            [engine] = (await client.stored_engines()).engines
+            return engine.workers["w"].state is PlacedState.INSTALLED
+
+        async with asyncio.timeout(30):
+            while not await installed():  # noqa: ASYNC110 - polls the gateway
+                await asyncio.sleep(0.02)
+        await (await client.submit(name, queries=1)).cancel()
+        await client.remove_engine(name, 1)
+        if not fetched:
+            await (await client.submit(name, queries=1)).cancel()
+            return
+        with pytest.raises(EngineUnusable, match="it was removed from the worker"):
+            await client.submit(name, queries=1)
 
 
 async def test_upload_that_is_cut_off_is_kept_and_continued(

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from profiler.planning.plan_case import read_fleet
 from synergai.cli.fleet import print_fleet, show_links, show_workers
 from synergai.client.fleet import WorkerLink, WorkerProfile, WorkerState, WorkerStatus
-from synergai.domain import Configuration, EngineName, Session, WorkerClass, WorkerId
+from synergai.domain import Configuration, EngineName, Exit, Session, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import new_entry
 from tests.engines import new_engine
@@ -97,3 +99,15 @@ def test_fast_links_have_no_exponents_and_limits_the_unit_of_the_option(
     assert "memory_mb = 100\n" in written
     show_workers([limited])
     assert "of 100 MB" in capsys.readouterr().out
+
+
+def test_fleet_file_has_the_rates_of_early_exits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    exit_ = Exit(output="p", threshold=0.9, rate=0.625)
+    staged = structs.replace(new_engine("net.s0-3"), exit=exit_)
+    faulty = structs.replace(staged, name=EngineName("other.s0-3"), fault="it differs")
+    print_fleet([replace(worker("nx-1"), engines=(staged, faulty)), worker("nx-2")])
+    file = tmp_path / "fleet.toml"
+    file.write_text(capsys.readouterr().out)
+    assert read_fleet(file).exits == {"net.s0-3": 0.625}

@@ -1,6 +1,6 @@
 """A dispatcher with the real scheduling core and journal, and workers without an agent."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
@@ -59,7 +59,7 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
     )
 
 
-async def load_nothing(engine: EngineName) -> None:
+async def load_nothing(engine: EngineName, on: Collection[str]) -> None:
     """Load an engine; no worker takes notice."""
 
 

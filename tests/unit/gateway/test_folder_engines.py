@@ -149,6 +149,21 @@ async def test_engines_are_copied_one_at_a_time() -> None:
     assert sorted(world.versions) == ["one", "two"]
 
 
+async def test_engine_that_cannot_be_copied_holds_up_no_other_one() -> None:
+    world = World()
+    world.goes_on.clear()
+    world.fails = Overloaded("it has stalled")
+    for name in ("one", "two"):
+        world.offer("a", replace(TOO_LARGE, name=EngineName(name)))
+    for _ in range(4):  # each attempt takes longer than the pause behind it
+        await world.look()
+        world.clock.now += 2 * RETRY_S
+        world.goes_on.set()
+        await turns(5)
+        world.goes_on.clear()
+    assert [name for _, name in world.asked] == ["one", "two", "one", "two"]
+
+
 async def test_copy_from_a_worker_that_leaves_goes_on_from_another_one() -> None:
     world = World()
     world.workers[WorkerId("c")] = make_worker("c")

@@ -1,6 +1,7 @@
 """Choice among chains of stages for jobs."""
 
 import asyncio
+from collections.abc import Collection
 from typing import cast
 
 import pytest
@@ -43,10 +44,11 @@ class Fleet:
             self.load,
             self.clock,
         )
-        self.routes.queries_left = lambda _: iter([self.left])
+        self.routes.queries_left = lambda _, floor: iter([self.left] if floor <= self.floor else ())
         self.routes.on_changed = self.moved
         self.left = 10_000
-        self.loaded: list[str] = []
+        self.floor = 0.0
+        self.loaded: list[tuple[str, ...]] = []
         self.moves: list[list[tuple[int, int]]] = []
         self.fails = False
         self.all_run = True
@@ -62,10 +64,10 @@ class Fleet:
             if (label := "" if self.are_profiled else OBSERVED) == "" or name in worker.computed
         ]
 
-    async def load(self, engine: EngineName) -> None:
+    async def load(self, engine: EngineName, on: Collection[str]) -> None:
         if self.fails:
             raise Unavailable("it cannot be loaded")
-        self.loaded.append(engine)
+        self.loaded.append((engine, *on))
 
     def moved(self, engine: EngineName) -> None:
         self.moves.append(self.chain(engine))
@@ -155,7 +157,18 @@ async def test_slower_worker_gives_a_segment_away_once_that_persists(fleet: Flee
     await fleet.review()
     [after] = fleet.moves
     assert after != before
-    assert {stage_name("net", *cut) for cut in after} == set(fleet.loaded)
+    assert {stage_name("net", *cut) for cut in after} == {name for name, _ in fleet.loaded}
+
+
+def test_stage_is_loaded_first_on_the_fastest_worker_or_one_that_has_it(fleet: Fleet) -> None:
+    fleet.are_profiled = False
+    for name, query_s in {"a": 0.03, "b": 0.01}.items():
+        fleet.add(name, replace(stage(0, 3), query_s=query_s))
+    assert fleet.routes._first_worker(stage(0, 3)) == ["b"]
+    slower = fleet.fleet["a"]
+    slower.sessions = {Session(stage(0, 3).name, slower.configurations[0])}
+    assert fleet.routes._first_worker(stage(0, 3)) == ["a"]
+    assert fleet.routes._first_worker(stage(1, 2)) == []
 
 
 async def test_change_that_passes_moves_nothing(fleet: Fleet) -> None:
@@ -194,6 +207,16 @@ async def test_stages_that_have_not_run_are_compared_as_they_were_inspected(flee
     assert not fleet.moves
 
 
+async def test_choice_for_a_floor_without_jobs_is_forgotten(fleet: Fleet) -> None:
+    exits = Exit(output="t3", threshold=0.9, accuracy=0.95, whole_accuracy=0.96)
+    first = replace(stage(0, 3), exit=exits)
+    fleet.add("a", first)
+    for percent in range(50):
+        fleet.routes.of_jobs(NET, percent / 100)
+    await fleet.review()
+    assert {floor for _, floor in fleet.routes._choices} == {0.0}
+
+
 async def test_few_queries_are_not_worth_the_loads(fleet: Fleet) -> None:
     before = fleet.chain()
     fleet.left = 3
@@ -222,7 +245,7 @@ async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
     before, loading = fleet.chain(), asyncio.Event()
     ended: list[EngineName] = []
 
-    async def load(engine: EngineName) -> None:
+    async def load(engine: EngineName, _on: Collection[str]) -> None:
         if not ended:
             ended.append(engine)
             raise Unavailable("it cannot be loaded")

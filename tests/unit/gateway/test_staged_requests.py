@@ -478,6 +478,65 @@ async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace
     assert harness.inference.dropped == ["token"]
 
 
+async def test_request_begins_on_no_route_again_on_which_it_has_failed(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    harness.staged._admission = Admission(9, 1 << 20, Clock())
+    result = harness.begin()
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    await until(lambda: len(harness.inference.begun) == 2)
+    harness.versions.catalogue.retire({stage(0, 6).name, stage(6, 9).name})
+    harness.inference.begun[1].result.set_exception(Unavailable("its worker has left"))
+    with pytest.raises(Unavailable, match="its worker has left"):
+        await asyncio.wait_for(result, 5.0)
+    assert len(harness.inference.begun) == 2
+
+
+async def test_request_that_begins_again_needs_no_further_room(harness: Harness) -> None:
+    harness.staged._admission = Admission(1, 1 << 20, Clock())
+    result = harness.begin()
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    await until(lambda: len(harness.inference.begun) == 2)
+    result.cancel()
+    await asyncio.wait_for(harness.staged._admission.wait_idle(), 5.0)
+
+
+async def test_request_that_cannot_begin_again_in_time_is_counted_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    harness.inference.seconds = {"net.s0-6": 100.0}
+    result = harness.begin(10.0)
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    with pytest.raises(EngineUnusable, match="it is too large"):
+        await result
+    assert harness.inference.counted == [("net", EngineUnusable)]
+
+
+async def test_request_that_begins_again_has_the_time_that_is_left_then(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_inspected(*_: object) -> None:
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(harness.versions, "wait_inspected", wait_inspected)
+    result = harness.begin(10.0)
+    await turns()
+    redeploy(harness)
+    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    await until(lambda: len(harness.inference.begun) == 2)
+    first, second = (each.budget_s or 0.0 for each in harness.inference.begun)
+    assert second <= first - 0.2
+    result.cancel()
+
+
 async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
     harness: Harness,
 ) -> None:

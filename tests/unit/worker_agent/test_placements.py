@@ -157,9 +157,11 @@ async def test_placed_version_is_fetched_and_installed_with_all_its_files(
     assert (folder / "labels" / "en.txt").read_bytes() == b"cat\n"
     assert {STATES[each.state] for each in worker.reports} == {"fetching", "installed"}
     assert worker.installed == ["net/2"]
+    assert worker.reports[-1].fetched
     sent = gateway.sent.total()
     assert await worker.place(gateway.version("net", 2)) == ["installed"]
     assert gateway.sent.total() == sent
+    assert worker.reports[-1].fetched
     await worker.stop()
 
 
@@ -291,6 +293,7 @@ async def test_version_in_the_users_directory_is_compared_and_left_alone(
     worker = Worker(tmp_path, gateway)
     worker.own[EngineName("net/2")] = own
     assert await worker.place(gateway.version("net", 2)) == [state]
+    assert not worker.reports[-1].fetched
     assert worker.engines() == []
     assert content_digest(MODEL) not in gateway.sent
     worker.own.clear()

@@ -273,6 +273,7 @@ class JobRecord(Struct, eq=False):
         runs: its ended assignments, the first and the newest ones; see `rules.history`.
         is_request: it is a single query that a client waits for.
         shares_batches: it is a single query that is computed in a batch with other jobs' queries.
+        is_stage: its queries get ready one after the other.
     """
 
     job: Job
@@ -295,6 +296,7 @@ class JobRecord(Struct, eq=False):
     runs: list[Run] | None = None
     is_request: bool = False
     shares_batches: bool = False
+    is_stage: bool = False
     limit: Limit | None = None
 
     def __post_init__(self) -> None:
@@ -302,6 +304,7 @@ class JobRecord(Struct, eq=False):
         single = job.queries == 1
         self.is_request = single and job.perishable
         self.shares_batches = single and job.with_tensors
+        self.is_stage = self.ready < job.queries
         if job.variant or job.min_accuracy:
             self.limit = Limit(job.variant, job.min_accuracy)
 

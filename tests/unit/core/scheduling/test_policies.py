@@ -16,6 +16,7 @@ from synergai.core.scheduling.events import (
     Finish,
     JobArrived,
     QueriesDone,
+    QueriesReady,
     Stop,
     TimePassed,
     Worker,
@@ -188,6 +189,24 @@ def test_malleable_splits_a_job_so_that_all_workers_finish_together() -> None:
 def test_malleable_does_not_split_if_setup_exceeds_the_gain() -> None:
     harness = Harness("malleable", t_pre=30.0)
     assert worker_ids(dispatched(harness.submit(200))) == ["s"]
+
+
+def test_malleable_loads_a_stage_on_as_many_workers_as_a_job() -> None:
+    for queries, workers in ((8, 1), (16, 2), (30, 3)):
+        used = []
+        for is_stage in (False, True):
+            core = make_core(
+                [new_entry(DIGITS, "board", 25.0, model_load_s=1.9)],
+                [new_worker(name, "board", [DIGITS], loaded=False) for name in "abcd"],
+                preload=False,
+            )
+            job = new_job("job", DIGITS, queries, ready=0 if is_stage else None)
+            commands = core.handle(job, 0.0)
+            for ready in range(queries if is_stage else 0):
+                at = 0.01 * (ready + 1)
+                commands += core.handle(QueriesReady(JobId("job"), ready + 1), at)
+            used.append(len({*worker_ids(dispatched(commands))}))
+        assert used == [workers, workers]
 
 
 def test_malleable_stops_a_loose_job_for_a_tight_one_and_resumes_it() -> None:

@@ -511,6 +511,20 @@ async def test_copy_from_a_worker_gives_way_to_what_a_client_pushes_or_places(
     assert (store.get("a", 1).pushed_by, store.get("a", 1).source) == ("me", "")
 
 
+@pytest.mark.parametrize("own", [operator("worker w", "a"), GATEWAY], ids=["worker", "gateway"])
+async def test_version_of_a_client_stays_as_it_is_if_the_gateway_stores_the_same(
+    at: Fixture, own: Caller
+) -> None:
+    store = await at.start()
+    digest = await upload(store, "a", 1, folder(), own)
+    await push(store)
+    for _ in range(2):
+        await store.publish(own, "a", 1, digest, ("worker=w",))
+    await store.set_placement(GATEWAY, "a", 1, ("w",))
+    found = (await at.start()).get("a", 1)
+    assert (found.pushed_by, found.placement) == ("me", ())
+
+
 async def test_copy_from_a_worker_vouches_for_no_file_and_no_version(at: Fixture) -> None:
     store, name = await at.start(), EngineName("a")
     await copy(store, folder())

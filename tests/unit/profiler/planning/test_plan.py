@@ -237,7 +237,13 @@ def test_engine_is_cut_at_its_exits_and_counts_the_queries_that_continue(
     assert (former["interval_s"], split["interval_s"]) == (1.0, 1.0)
     assert former["latency_s"] == pytest.approx(2.0, abs=0.01)
     assert split["latency_s"] == pytest.approx(1.25, abs=0.01)
-    assert "behind which 25% of the queries continue" in found["notes"][0]
+    assert "25% of the queries continue, as at calibration" in found["notes"][0]
+    with fleet.open("a") as file:
+        file.write(f'\n[exits]\n"{ENGINE}.s0-3" = 0.5\n')
+    learned = json.loads(run(exits, *given))
+    assert "50% of the queries continue, as in the fleet" in learned["notes"][0]
+    [split] = [each for each in learned["options"] if each["name"] == "2 stages"]
+    assert split["latency_s"] == pytest.approx(1.5, abs=0.01)
 
 
 def test_graphs_are_read_in_a_child_process_only(

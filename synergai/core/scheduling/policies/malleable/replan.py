@@ -89,6 +89,13 @@ class Snapshot:
         self.typical_s = max(sum(self.alone_s) / max(1, len(self.jobs)), 1e-9)
         self._setup = np.array(setup)
         self._saved = np.array(saved)
+        # Further queries of a stage come when the worker has all that are ready.
+        self._goes_on = np.array(
+            [
+                [job.is_stage and worker.is_set_up_for(job, view.now) for worker in workers]
+                for job in self.jobs
+            ]
+        )
         self._rates = np.array(rates)
         self._prices = np.array(prices) if view.minimizes_energy else None
         self.deadlines = np.array([job.job.deadline - view.now for job in self.jobs])
@@ -99,12 +106,14 @@ class Snapshot:
         rows: Sequence[int],
         queries: Sequence[float],
         ready: Sequence[float],
+        busy: Sequence[bool],
         not_before: Sequence[float],
     ) -> Problem:
         """Return the planning problem for some of the jobs.
 
         Args:
             ready: seconds from now until each worker is free.
+            busy: whether each worker first completes what it runs, with the setup of that.
             not_before: seconds from now until the unplanned part of each job ends.
         """
         at = np.array(rows)
@@ -119,7 +128,7 @@ class Snapshot:
             ready=np.array(ready),
             setup=self._setup[at],
             rates=self._rates[at],
-            saved=self._saved[at],
+            saved=np.where(self._goes_on & np.array(busy), self._setup, self._saved)[at],
             not_before=np.array(not_before),
             typical_s=self.typical_s,
             prices=prices,
@@ -200,8 +209,9 @@ class Replanner:
         self._shares: list[Allocation] = []
         if not rows:
             return
+        busy = [not self._is_preemptible(worker) for worker in snapshot.workers]
         ready = [self._ready_s(worker) for worker in snapshot.workers]
-        problem = snapshot.problem(rows, queries, ready, not_before)
+        problem = snapshot.problem(rows, queries, ready, busy, not_before)
         planner = Planner(problem, weights, _SEARCH_BUDGET)
         starts = self._initial_orders(places)
         plan = planner.search(starts)
@@ -231,13 +241,16 @@ class Replanner:
                 busy_s = max(busy_s, min(ends_at - self._view.now, _UNKNOWN_BUSY_S))
         return queries, busy_s
 
+    def _is_preemptible(self, worker: WorkerRecord) -> bool:
+        return any(lease in self._preemptible for lease in worker.leases.values())
+
     def _busy_s(self, worker: WorkerRecord) -> float:
         """Return how long a worker stays busy; very long, but finite, if unknown."""
         return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_BUSY_S)
 
     def _ready_s(self, worker: WorkerRecord) -> float:
         """Return the seconds until a worker can begin with the plan, after a long query it runs."""
-        if any(lease in self._preemptible for lease in worker.leases.values()):
+        if self._is_preemptible(worker):
             head = worker.head
             return head.query_left_s(self._view.now) if head and head.runs_long_query() else 0.0
         return self._busy_s(worker)
