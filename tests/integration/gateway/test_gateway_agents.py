@@ -90,49 +90,6 @@ async def test_job_fails_after_repeated_impossible_reports(
     assert "broke the protocol" in job.reason
 
 
-async def test_job_of_a_lost_worker_resumes_after_its_last_report(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent
-) -> None:
-    reported = asyncio.Event()
-
-    async def half(assignment: hub_pb2.Assignment) -> None:
-        await agent.progress(assignment, done=4, labelled=4, correct=3)
-        reported.set()
-
-    agent.answer = half
-    job_id = await submit(caller)
-    await asyncio.wait_for(reported.wait(), 30)
-    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
-    async for job in watch:
-        if job.queries_done == 4:
-            break
-    watch.cancel()
-    await agent.disconnect()
-    async with new_agent("w2"):
-        job = await ended(caller, job_id)
-    ranges = [(e.worker_id, e.first, e.count) for e in job.executions]
-    assert ranges == [("w1", 0, 4), ("w2", 4, 6)]
-    assert (job.queries_done, job.labelled, job.correct) == (10, 10, 9)
-
-
-async def test_silent_worker_is_lost_and_its_job_run_on_another(
-    new_agent: NewAgent, caller: Caller
-) -> None:
-    silent = new_agent("silent")
-    silent.heartbeats = False
-    silent.answer = silent.hold
-    async with silent, new_agent("w2") as other:
-        other.answer = other.hold
-        job_id = await submit(caller)
-        await asyncio.wait_for(silent.ended.wait(), 30)
-        assert silent.code is grpc.StatusCode.UNAVAILABLE
-        assert [worker.id for worker in await caller.workers(1)] == ["w2"]
-        other.answer = other.complete
-        for assignment in other.assignments:
-            await other.complete(assignment)
-        assert (await ended(caller, job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
-
-
 async def test_worker_that_only_its_work_socket_shows_alive_is_kept(
     agent: FakeAgent, caller: Caller
 ) -> None:
@@ -309,23 +266,6 @@ async def test_engine_that_breaks_is_no_longer_served(
     await caller.until(lambda worker: bool(worker.engines[0].fault))
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-
-async def test_unprofiled_engine_is_measured_and_then_profiled(
-    new_agent: NewAgent, caller: Caller
-) -> None:
-    agent = new_agent("w1")
-    agent.register.worker_class = "unmeasured"
-
-    async def measured(assignment: hub_pb2.Assignment) -> None:
-        await agent.end(assignment, done=assignment.count, compute_s=assignment.count / 100)
-
-    agent.answer = measured
-    async with agent:
-        assert list((await caller.workers(1))[0].unprofiled) == ["echo"]
-        job = await ended(caller, await submit(caller, queries=100))
-        assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
-        assert list((await caller.workers(1))[0].unprofiled) == []
 
 
 async def test_requests_leave_a_worker_whose_hosts_die_and_the_log_says_so(
