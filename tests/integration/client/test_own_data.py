@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.errors import (
-    Cancelled,
-    Conflict,
-    EngineUnusable,
-    InvalidInput,
-    Overloaded,
-    SynergaiError,
-)
+from synergai import errors
 from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
@@ -31,7 +24,7 @@ async def test_results_have_the_positions_of_their_inputs(gateway: FakeGateway) 
             "x",
             b"x",
         ]
-        with pytest.raises(InvalidInput, match="no such file"):
+        with pytest.raises(errors.InvalidInput, match="no such file"):
             await client.submit("identity", inputs=inputs)
         job = await client.submit("identity", inputs=[*inputs[:4], b"x"], qos=60.0)
         found = [result async for _, result in job.results()]
@@ -55,7 +48,7 @@ async def test_array_whose_rows_do_not_suit_the_engine_is_refused_before_the_upl
     gateway: FakeGateway,
 ) -> None:
     async with synergai.Client(gateway.address) as client:
-        with pytest.raises(InvalidInput, match=r"shape \[3, 1, 2\] does not suit input 'x'"):
+        with pytest.raises(errors.InvalidInput, match=r"shape \[3, 1, 2\] does not suit input 'x'"):
             await client.submit("identity", inputs=np.zeros((3, 1, 2)))
     assert gateway.uploads == {}
 
@@ -86,7 +79,7 @@ async def test_submitting_again_continues_the_upload(gateway: FakeGateway) -> No
     rows = np.arange(1_000_000, dtype=np.float32).reshape(100, 10_000)
     async with synergai.Client(gateway.address) as client:
         gateway.refused_from = 30
-        with pytest.raises(Overloaded, match="disk is full"):
+        with pytest.raises(errors.Overloaded, match="disk is full"):
             await client.submit("identity", inputs=rows, idempotency_key="k")
         [stored] = gateway.uploads.values()
         assert 30 <= len(stored) < 100
@@ -97,9 +90,9 @@ async def test_submitting_again_continues_the_upload(gateway: FakeGateway) -> No
         assert [each.name for each in stored] == [str(number) for number in range(100)]
 
 
-@pytest.mark.parametrize("error", [EngineUnusable("mine"), Conflict("mine")])
+@pytest.mark.parametrize("error", [errors.EngineUnusable("mine"), errors.Conflict("mine")])
 async def test_error_of_an_iterable_is_not_taken_for_one_of_its_upload(
-    gateway: FakeGateway, error: SynergaiError
+    gateway: FakeGateway, error: errors.SynergaiError
 ) -> None:
     async def broken() -> AsyncIterator[dict[str, list[float]]]:
         yield {"x": [1.0]}
@@ -223,7 +216,7 @@ async def test_follower_of_results_learns_that_the_job_did_not_succeed(
             async for index, _ in job.results():
                 found.append(index)  # what was read before the error counts
 
-        with pytest.raises(Cancelled, match=f"job {job.id} cancelled"):
+        with pytest.raises(errors.Cancelled, match=f"job {job.id} cancelled"):
             await follow()
         assert found == [0, 1, 2]
         assert [index async for index, _ in job.results(follow=False)] == [0, 1, 2]

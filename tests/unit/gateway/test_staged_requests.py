@@ -16,18 +16,9 @@ from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.journal.journal import Journal
+from synergai import errors
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
-from synergai.errors import (
-    DeadlineExceeded,
-    EngineUnusable,
-    Infeasible,
-    InternalError,
-    InvalidInput,
-    Overloaded,
-    TensorsLost,
-    Unavailable,
-)
 from synergai.names import stage_name
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.clock import Clock
@@ -213,7 +204,7 @@ async def test_stage_runs_again_after_its_outputs_were_lost(harness: Harness) ->
     await turns()
     harness.inference.begun[0].hold("t4", "lost")
     await turns()
-    harness.inference.begun[1].result.set_exception(TensorsLost("they are gone"))
+    harness.inference.begun[1].result.set_exception(errors.TensorsLost("they are gone"))
     await turns()
     again = harness.inference.begun[2]
     assert again.contents == [DATA.tobytes()]
@@ -231,8 +222,8 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
         await turns()
         harness.inference.begun[-1].hold("t4", "lost")
         await turns()
-        harness.inference.begun[-1].result.set_exception(TensorsLost("they are gone"))
-    with pytest.raises(TensorsLost):
+        harness.inference.begun[-1].result.set_exception(errors.TensorsLost("they are gone"))
+    with pytest.raises(errors.TensorsLost):
         await result
     assert harness.inference.dropped == ["lost"] * (1 + MOST_LOSSES)  # they may be out of reach
 
@@ -242,8 +233,8 @@ async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
 ) -> None:
     result = harness.begin()
     await turns()
-    harness.inference.begun[0].result.set_exception(TensorsLost("an agent says so"))
-    with pytest.raises(TensorsLost):
+    harness.inference.begun[0].result.set_exception(errors.TensorsLost("an agent says so"))
+    with pytest.raises(errors.TensorsLost):
         await result
 
 
@@ -297,18 +288,18 @@ async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
 
 async def test_request_that_all_stages_cannot_answer_in_time_is_refused(harness: Harness) -> None:
     text = r"'net' would take about 2 s now.*deadline is in 1.5 s: allow more time, or try later"
-    with pytest.raises(Infeasible, match=text):
+    with pytest.raises(errors.Infeasible, match=text):
         harness.begin(1.5)
-    with pytest.raises(Infeasible, match="allow at least 1 s, since no worker is faster"):
+    with pytest.raises(errors.Infeasible, match="allow at least 1 s, since no worker is faster"):
         harness.begin(0.9)
     assert not harness.admission.requests
-    assert harness.inference.counted == [("net", Infeasible)] * 2
+    assert harness.inference.counted == [("net", errors.Infeasible)] * 2
 
 
 async def test_request_whose_deadline_has_passed_is_refused_as_such(harness: Harness) -> None:
-    with pytest.raises(DeadlineExceeded, match="had passed when the request arrived"):
+    with pytest.raises(errors.DeadlineExceeded, match="had passed when the request arrived"):
         harness.begin(-0.001)
-    assert harness.inference.counted == [("net", DeadlineExceeded)]
+    assert harness.inference.counted == [("net", errors.DeadlineExceeded)]
 
 
 async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
@@ -317,7 +308,7 @@ async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
     result = harness.begin()
     await turns()
     harness.admission.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(errors.Unavailable):
         harness.begin()
     harness.inference.begun[0].answer("t4")
     await turns()
@@ -343,9 +334,9 @@ async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness
     result = harness.begin()
     await turns()
     harness.inference.begun[0].result.set_result(b"\xff\xff")
-    with pytest.raises(InternalError, match=r"stage 'net.s0-4' is malformed"):
+    with pytest.raises(errors.InternalError, match=r"stage 'net.s0-4' is malformed"):
         await result
-    assert harness.inference.counted == [("net", InternalError)]
+    assert harness.inference.counted == [("net", errors.InternalError)]
 
 
 # --- early exits ----------------------------------------------------------------------------
@@ -422,7 +413,7 @@ async def test_later_stages_count_for_the_share_that_gets_there() -> None:
     harness.begin(1.3, synergai_min_accuracy="0.9")
     await turns()
     assert harness.inference.begun[0].budget_s == pytest.approx(1.3 - 0.25, abs=0.2)
-    with pytest.raises(Overloaded, match=r"would take about 1.2 s now"):
+    with pytest.raises(errors.Overloaded, match=r"would take about 1.2 s now"):
         harness.begin(1.2, synergai_min_accuracy="0.9")
 
 
@@ -434,7 +425,7 @@ async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
     harness.inference.begun[0].answer("t9", left_at="t4")
     await harness.request.result
     assert harness.versions.routes.rates.rate(EARLY) == 0.75
-    with pytest.raises(Overloaded, match=r"would take about 1 s now"):
+    with pytest.raises(errors.Overloaded, match=r"would take about 1 s now"):
         harness.begin(0.9)
 
 
@@ -443,7 +434,7 @@ async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> N
     harness.begin(synergai_min_accuracy="0.955")
     await turns()
     assert asked(harness.inference.begun[0]) == STAY
-    with pytest.raises(InvalidInput, match=r"does not reach an accuracy of 0\.97"):
+    with pytest.raises(errors.InvalidInput, match=r"does not reach an accuracy of 0\.97"):
         harness.begin(synergai_min_accuracy="0.97")
 
 
@@ -463,7 +454,7 @@ async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace
     harness.inference.begun[0].hold("t4", "token")
     await turns()
     redeploy(harness)
-    harness.inference.begun[1].result.set_exception(EngineUnusable("it is too large"))
+    harness.inference.begun[1].result.set_exception(errors.EngineUnusable("it is too large"))
     await turns(10)
     again = harness.inference.begun[2]
     assert (again.message.model_name, again.contents) == ("net.s0-6", [DATA.tobytes()])
@@ -481,10 +472,10 @@ async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
 ) -> None:
     result = harness.begin()
     await turns()
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
-    with pytest.raises(EngineUnusable, match="it is too large"):
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
+    with pytest.raises(errors.EngineUnusable, match="it is too large"):
         await result
-    assert harness.inference.counted == [("net", EngineUnusable)]
+    assert harness.inference.counted == [("net", errors.EngineUnusable)]
 
 
 async def test_request_waits_for_no_replaced_stage_that_no_worker_can_run(

@@ -4,18 +4,7 @@ import math
 
 import pytest
 
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    Dispatch,
-    EnginesChanged,
-    Reject,
-    Stop,
-    Worker,
-    WorkerJoined,
-    WorkerLeft,
-)
+from synergai.core.scheduling import events
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -78,7 +67,7 @@ class Fleet:
         )
         self.now = 0.0
         self._jobs = 0
-        self.running: list[Assignment] = []
+        self.running: list[events.Assignment] = []
         self._resident = resident
         self._cores = cores
         for number in range(workers):
@@ -88,7 +77,7 @@ class Fleet:
         self._resident = resident
         self.join(number)
 
-    def join(self, number: int) -> list[Command]:
+    def join(self, number: int) -> list[events.Command]:
         worker = new_worker(
             f"worker-{number}",
             CLASS,
@@ -98,7 +87,7 @@ class Fleet:
             cores=self._cores,
             variants={FAMILY: tuple(Variant(name=name, digest="a" * 64) for name in VARIANTS)},
         )
-        return self._note(self.core.handle(WorkerJoined(worker), self.now))
+        return self._note(self.core.handle(events.WorkerJoined(worker), self.now))
 
     def submit(
         self,
@@ -108,7 +97,7 @@ class Fleet:
         floor: float = 0.0,
         variant: str = "",
         perishable: bool = True,
-    ) -> list[Command]:
+    ) -> list[events.Command]:
         self._jobs += 1
         job = new_job(
             str(self._jobs),
@@ -123,39 +112,43 @@ class Fleet:
         )
         return self._note(self.core.handle(job, self.now))
 
-    def end(self, assignment: Assignment, *, fault: Fault | None = None) -> list[Command]:
+    def end(
+        self, assignment: events.Assignment, *, fault: Fault | None = None
+    ) -> list[events.Command]:
         """Let an assignment end after its expected time, and return the commands."""
         self.running.remove(assignment)
         if fault is not None:
-            ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, fault, "crashed")
+            ended = events.AssignmentEnded(assignment.id, 0, Outcome.FAILED, fault, "crashed")
         else:
             seconds = assignment.count * assignment.query_s
             self.now += seconds
-            ended = AssignmentEnded(
+            ended = events.AssignmentEnded(
                 assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
             )
         return self._note(self.core.handle(ended, self.now))
 
-    def end_after(self, assignment: Assignment, seconds: float, compute_s: float) -> None:
+    def end_after(self, assignment: events.Assignment, seconds: float, compute_s: float) -> None:
         """Let an assignment end after some time, part of which its engine took."""
         self.running.remove(assignment)
         self.now += seconds
-        ended = AssignmentEnded(
+        ended = events.AssignmentEnded(
             assignment.id, assignment.count, Outcome.COMPLETED, compute_s=compute_s
         )
         self._note(self.core.handle(ended, self.now))
 
-    def _note(self, commands: list[Command]) -> list[Command]:
-        aborted = {each.assignment_id for each in commands if isinstance(each, Stop) and each.abort}
+    def _note(self, commands: list[events.Command]) -> list[events.Command]:
+        aborted = {
+            each.assignment_id for each in commands if isinstance(each, events.Stop) and each.abort
+        }
         self.running = [each for each in self.running if each.id not in aborted]
-        self.running += [each.assignment for each in commands if isinstance(each, Dispatch)]
+        self.running += [each.assignment for each in commands if isinstance(each, events.Dispatch)]
         for assignment_id in aborted:
-            ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
+            ended = events.AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
             self._note(self.core.handle(ended, self.now))
         return commands
 
 
-def variants_of(assignments: list[Assignment]) -> list[str]:
+def variants_of(assignments: list[events.Assignment]) -> list[str]:
     return [assignment.configuration.variant for assignment in assignments]
 
 
@@ -237,10 +230,10 @@ def test_a_pinned_variant_is_used() -> None:
 
 def test_only_what_the_fastest_allowed_variant_cannot_do_is_rejected() -> None:
     fleet = Fleet(infeasible="reject")
-    assert not any(isinstance(each, Reject) for each in fleet.submit(queries=30, qos=0.4))
+    assert not any(isinstance(each, events.Reject) for each in fleet.submit(queries=30, qos=0.4))
     fleet = Fleet(infeasible="reject")
     commands = fleet.submit(queries=30, qos=0.4, floor=0.85, perishable=False)
-    assert any(isinstance(each, Reject) for each in commands)
+    assert any(isinstance(each, events.Reject) for each in commands)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +358,7 @@ def test_a_variant_may_be_removed_while_it_is_used() -> None:
     fleet = Fleet()
     fleet.submit(qos=5.0)
     left: dict[EngineName, tuple[Variant, ...]] = {FAMILY: (Variant(name="small"),)}
-    changed = EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY, PLAIN}), left)
+    changed = events.EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY, PLAIN}), left)
     fleet.core.handle(changed, fleet.now)
     fleet.end(fleet.running[0])
     fleet.submit(qos=5.0)
@@ -424,7 +417,7 @@ def test_engines_with_variants_that_share_a_worker_are_known() -> None:
     fleet = Fleet()
     other = EngineName("other")
     variants = tuple(Variant(name=name) for name in VARIANTS)
-    worker = Worker(
+    worker = events.Worker(
         id=WorkerId("shared"),
         worker_class=CLASS,
         engines=frozenset({FAMILY, other, PLAIN}),
@@ -432,7 +425,7 @@ def test_engines_with_variants_that_share_a_worker_are_known() -> None:
         variants={FAMILY: variants, other: variants},
     )
     assert not fleet.core.state.variants.sharing
-    fleet.core.handle(WorkerJoined(worker), fleet.now)
+    fleet.core.handle(events.WorkerJoined(worker), fleet.now)
     assert fleet.core.state.variants.sharing == {FAMILY, other}
-    fleet.core.handle(WorkerLeft(worker.id), fleet.now)
+    fleet.core.handle(events.WorkerLeft(worker.id), fleet.now)
     assert not fleet.core.state.variants.sharing
