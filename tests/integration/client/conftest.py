@@ -67,7 +67,6 @@ class FakeGateway:
         self.datatype = "FP32"
         self.metadata_within: list[float | None] = []
         self.unary: list[oip.ModelInferRequest] = []
-        self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
         self.streams: list[Answers] = []
         self.submissions: list[str] = []
@@ -236,7 +235,6 @@ class FakeGateway:
 
         async for request in requests:
             if is_cancel_request(request):
-                self.cancelled.append(request.id)
                 if request.id in in_flight:
                     in_flight[request.id].cancel()
                 continue

@@ -149,22 +149,6 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     assert listed["odd"]["unverified"] == ""
 
 
-def test_model_that_cannot_be_loaded_is_not_added(tmp_path: Path) -> None:
-    save(
-        tmp_path / "broken",
-        [helper.make_node("Conv", ["x", "x"], ["y"], kernel_shape=[3, 3, 3])],
-        [tensor("x", FLOAT, [1, 1, 2, 2])],
-        [tensor("y", FLOAT, [1, 1, 2, 2])],
-    )
-    added = run(tmp_path, "add", "broken/model.onnx")
-    assert (added.returncode, added.stdout) == (1, "")
-    assert "cannot load model.onnx" in added.stderr
-    assert not (tmp_path / "models" / "broken").exists()
-    unchecked = run(tmp_path, "add", "broken/model.onnx", "--no-check")
-    assert unchecked.returncode == 0
-    assert "not checked" in unchecked.stdout
-
-
 def test_agent_does_not_load_an_added_engine_again_to_describe_it(
     particular: Path, tmp_path: Path
 ) -> None:
