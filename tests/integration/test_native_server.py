@@ -187,6 +187,22 @@ async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo:
     assert psutil.Process().memory_info().rss - before < SIZE
 
 
+async def test_connection_is_closed_at_its_age_and_its_call_after_the_grace() -> None:
+    server = NativeServer(2, LIMIT, max_connection_age_s=0.05, max_connection_age_grace_s=0.1)
+    echo = Echo(server)
+    echo.start()
+    try:
+        async with echo.channel() as channel:
+            call = raw_stream(channel, "/echo/Stream")()
+            await call.write(b"x")
+            assert await call.read() == b"x"
+            assert await asyncio.wait_for(call.code(), 30) is grpc.StatusCode.UNAVAILABLE
+            answer = raw_unary(channel, "/echo/Call")
+            assert await answer(b"y", timeout=30, wait_for_ready=True) == b"y"
+    finally:
+        await server.stop(0.0)
+
+
 async def test_silent_connection_is_closed(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENT_S", 0.05)
     host, _, port = echo.address.rpartition(":")

@@ -268,6 +268,23 @@ async def test_engine_that_breaks_is_no_longer_served(
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
+async def test_unprofiled_engine_is_measured_and_then_profiled(
+    new_agent: NewAgent, caller: Caller
+) -> None:
+    agent = new_agent("w1")
+    agent.register.worker_class = "unmeasured"
+
+    async def measured(assignment: hub_pb2.Assignment) -> None:
+        await agent.end(assignment, done=assignment.count, compute_s=assignment.count / 100)
+
+    agent.answer = measured
+    async with agent:
+        assert list((await caller.workers(1))[0].unprofiled) == ["echo"]
+        job = await ended(caller, await submit(caller, queries=100))
+        assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
+        assert list((await caller.workers(1))[0].unprofiled) == []
+
+
 async def test_requests_leave_a_worker_whose_hosts_die_and_the_log_says_so(
     caller: Caller,
     agent: FakeAgent,

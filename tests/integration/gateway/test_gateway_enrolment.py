@@ -95,6 +95,18 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
     assert "was enrolled before" in reason
 
 
+async def test_revoked_worker_is_disconnected(
+    config: GatewaySettings, caller: Caller, new_agent: NewAgent
+) -> None:
+    async with with_proof(new_agent("w1"), token_for(config)) as agent:
+        await caller.workers(1)
+        store = EnrolmentStore(config.state)
+        store.revoke("w1", time.time())
+        await asyncio.wait_for(agent.ended.wait(), 30)
+        assert agent.code is grpc.StatusCode.UNAUTHENTICATED
+    await caller.workers(0)
+
+
 async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
     config: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:

@@ -24,7 +24,7 @@ from synergai.client.store import PlacedState, StoredEngine
 from synergai.errors import Cancelled, InvalidInput, NotFound, SynergaiError
 from synergai.models.manifest import Package, pack
 from synergai.v1 import common_pb2
-from tests.integration.gateway.conftest import FakeAgent, config_in
+from tests.integration.gateway.conftest import FakeAgent, config_in, described
 
 MODEL: Final = bytes(range(256)) * 4096
 """A few chunks."""
@@ -126,6 +126,26 @@ async def test_placement_selects_by_class_label_and_id_and_may_change(
             await agents["a"].fetch(package.manifest.model_sha256)
         with pytest.raises(NotFound):
             await client.remove_engine("net", 1)
+
+
+async def test_version_above_those_of_the_store_gets_no_requests_by_default(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    name = described().name
+    async with AsyncExitStack() as stack:
+        agent = FakeAgent(gateway.hub_address, "w")
+        agent.register.engines.add().CopyFrom(described())
+        agent.register.engines[-1].version = "999"
+        agent.register.engines[-1].name = f"{name}/999"
+        await stack.enter_async_context(agent)
+        assert (await client.engine(name)).version == "999"
+        await push(client, pack(folder(tmp_path / "net"), name, 2), name, 2)
+        assert (await client.engine(name)).version == "1"
+        [first, other] = (await client.version_policy(name)).versions
+        assert (first.reason, other.in_service) == ("", True)
+        assert "not in the store" in other.reason
+        await client.remove_engine(name, 2)
+        assert (await client.engine(name)).version == "999"
 
 
 async def test_reports_of_workers_are_shown_and_others_ignored(
