@@ -9,6 +9,7 @@ from synergai.core.scheduling import events
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.profiles.dictionary import ConfigurationDictionary
+from tests.cores import new_assignment, new_job, new_worker
 
 Step = tuple[events.Event, float, list[events.Command]]
 ENGINES = ("resnet50", "mobilenet", "bert", "yolo", "<img src=x onerror=alert(1)>")
@@ -23,11 +24,12 @@ def staged_run(workers: int, assignments: int, seed: int = 1) -> Iterator[Step]:
     draw = random.Random(seed)
     steps: list[Step] = []
     for number in range(workers):
-        worker = events.Worker(
-            id=domain.WorkerId(f"edge-{number:03}"),
-            worker_class=domain.WorkerClass(("x86", "agx-xavier", "nano")[number % 3]),
-            engines=frozenset(map(domain.EngineName, ENGINES)),
-            configurations=(domain.Configuration(4),),
+        worker = new_worker(
+            f"edge-{number:03}",
+            ("x86", "agx-xavier", "nano")[number % 3],
+            ENGINES,
+            (domain.Configuration(4),),
+            loaded=False,
             power_mode=MODES[number % 3],
         )
         steps.append((events.WorkerJoined(worker), 0.0, []))
@@ -37,27 +39,27 @@ def staged_run(workers: int, assignments: int, seed: int = 1) -> Iterator[Step]:
         arrival = free[place] - draw.expovariate(2)
         estimate = draw.uniform(1, 6)
         took = estimate * draw.choice((0.8, 1.0, 1.1, 1.6))
-        job = domain.Job(
-            id=domain.JobId(f"job-{number:05}"),
-            engine=domain.EngineName(draw.choice(ENGINES)),
-            queries=10,
-            arrival=max(0.0, arrival),
+        arrived = new_job(
+            f"job-{number:05}",
+            draw.choice(ENGINES),
+            10,
+            max(0.0, arrival),
             deadline=free[place] + estimate * draw.uniform(0.9, 2.5),
         )
-        key = domain.AssignmentId(number + 1)
-        assignment = events.Assignment(
-            id=key,
+        job = arrived.job
+        assignment = new_assignment(
+            number + 1,
+            job.engine,
+            f"edge-{place:03}",
+            10,
+            domain.Configuration(4, MODES[place % 3]),
             job_id=job.id,
-            engine=job.engine,
-            worker_id=domain.WorkerId(f"edge-{place:03}"),
-            configuration=domain.Configuration(4, MODES[place % 3]),
-            first=0,
-            count=10,
             setup_s=0.2 * estimate,
             estimate_s=estimate,
         )
+        key = assignment.id
         began, ended = free[place], free[place] + took
-        steps.append((events.JobArrived(job, 10), job.arrival, []))
+        steps.append((arrived, job.arrival, []))
         steps.append((events.TimePassed(), began, [events.Dispatch(assignment)]))
         steps.append((events.AssignmentStarted(key, 0.2), began + 0.2 * took, []))
         if number < assignments - workers // 2:
@@ -67,14 +69,8 @@ def staged_run(workers: int, assignments: int, seed: int = 1) -> Iterator[Step]:
             steps.append((events.ModeChanged(assignment.worker_id, "30W"), ended, []))
         free[place] = ended + draw.choice((0.05, 0.05, 1.5))
     for number in range(6):
-        waiting = domain.Job(
-            id=domain.JobId(f"late-{number}"),
-            engine=domain.EngineName("bert"),
-            queries=40,
-            arrival=1.0,
-            deadline=max(free) + 5 * number - 10,
-        )
-        steps.append((events.JobArrived(waiting, 40), 1.0, []))
+        waiting = new_job(f"late-{number}", "bert", 40, 1.0, deadline=max(free) + 5 * number - 10)
+        steps.append((waiting, 1.0, []))
     # Stable: events of one time stay in order.
     return iter(sorted(steps, key=lambda step: step[1]))
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from synergai.core.routes.deployment import EngineDeployment
 from synergai.core.routes.problem import Leg, Route
 from synergai.core.scheduling import events
-from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
+from synergai.domain import AssignmentId, EngineName, JobId, Outcome, WorkerId
 from synergai.fleet_page import page_state
 from synergai.fleet_page.page_state import MAX_REQUESTS, Batch, PageRecord, PageState, encode
+from tests.cores import new_job
 from tests.staged_runs import staged_run
 
 
@@ -21,15 +22,7 @@ def shown(records: list[PageRecord], kind: str) -> list[dict[str, Any]]:
 
 
 def request(number: int, deadline: float = math.inf) -> events.JobArrived:
-    job = Job(
-        id=JobId(f"r{number}"),
-        engine=EngineName("net"),
-        queries=1,
-        arrival=1.0,
-        deadline=deadline,
-        perishable=True,
-    )
-    return events.JobArrived(job, 1)
+    return new_job(f"r{number}", "net", 1, 1.0, deadline=deadline, perishable=True)
 
 
 def test_changes_on_top_of_a_state_make_the_later_state() -> None:

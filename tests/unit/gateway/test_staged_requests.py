@@ -19,32 +19,20 @@ from gateway.journal.journal import Journal
 from synergai import errors
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
-from synergai.names import stage_name
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.clock import Clock
 from synergai.wire.arrays import build_request
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
+from tests.engines import new_stage
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns, until
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
-def stage(first: int, last: int) -> Engine:
-    return Engine(
-        name=stage_name("net", first, last),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
-        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
-        stage_of="a" * 64,
-        stage_end=9,
-    )
-
-
-STAGES = stage(0, 4), stage(4, 9)
+STAGES = new_stage(0, 4), new_stage(4, 9)
 
 
 class Begun:
@@ -253,7 +241,7 @@ async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dro
 async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     gateway = GatewayHarness(journal)
-    new = replace(stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
+    new = replace(new_stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
     for number, engine in enumerate((*STAGES, new)):
         gateway.catalogue.update(WorkerId(f"worker-{number}"), engine)
     gateway.versions.policies["net"] = VersionPolicy(base="1", target="2", share=0.5)
@@ -345,7 +333,7 @@ EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.75, accuracy=0.95, whole_acc
 EARLY = replace(
     STAGES[0], exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *STAGES[0].outputs)
 )
-WHOLE = replace(stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
+WHOLE = replace(new_stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
 
 
 def asked(begun: Begun) -> str:
@@ -441,7 +429,7 @@ async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> N
 def redeploy(harness: Harness) -> None:
     """Replace the stages by others on other workers."""
     catalogue = harness.versions.catalogue
-    for number, other in enumerate((stage(0, 6), stage(6, 9)), 2):
+    for number, other in enumerate((new_stage(0, 6), new_stage(6, 9)), 2):
         catalogue.update(WorkerId(f"worker-{number}"), other)
     catalogue.retire({each.name for each in STAGES})
 

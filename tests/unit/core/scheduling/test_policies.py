@@ -15,7 +15,6 @@ from synergai.core.scheduling.events import (
     Dispatch,
     Event,
     Finish,
-    JobArrived,
     QueriesDone,
     Stop,
     TimePassed,
@@ -244,26 +243,15 @@ def test_malleable_plans_around_a_worker_with_unknown_end() -> None:
         ConfigurationDictionary([entry]),
     )
     for name in ("b1", "b2"):
-        worker = Worker(
-            id=domain.WorkerId(name),
-            worker_class=domain.WorkerClass("board"),
-            engines=frozenset({digits, new}),
-            configurations=(ONE,),
-            sessions=frozenset({domain.Session(digits, ONE)}),
-        )
+        worker = new_worker(name, "board", [digits, new], loaded=[digits])
         core.handle(WorkerJoined(worker), 0.0)
     dispatched: dict[str, int] = {}
     for number, engine in enumerate((digits, new, digits)):
-        job = domain.Job(
-            id=domain.JobId(str(number)),
-            engine=engine,
-            queries=500,
-            arrival=number,
-            deadline=math.inf,
-        )
-        for command in core.handle(JobArrived(job, ready=500), float(number)):
+        arrived = new_job(str(number), engine, 500, number)
+        for command in core.handle(arrived, float(number)):
             if isinstance(command, Dispatch):
-                dispatched[job.id] = dispatched.get(job.id, 0) + command.assignment.count
+                job_id = command.assignment.job_id
+                dispatched[job_id] = dispatched.get(job_id, 0) + command.assignment.count
 
     assert dispatched["0"] == 500
     assert dispatched["1"] > 0

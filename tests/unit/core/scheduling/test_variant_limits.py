@@ -99,13 +99,7 @@ def test_variant_without_a_profile_is_measured_when_it_is_needed(
 def test_single_file_that_is_a_variant_answers_requests_that_name_it(*, profiled: bool) -> None:
     entries = [make_entry("")] if profiled else []
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    worker = events.Worker(
-        id=WorkerId("worker"),
-        worker_class=CLASS,
-        engines=frozenset({FAMILY}),
-        configurations=(Configuration(1),),
-        sessions=frozenset({Session(FAMILY, Configuration(1))}),
-    )
+    worker = new_worker("worker", CLASS, [FAMILY])
     core.handle(events.WorkerJoined(worker), 0.0)
     assert submit(core, "large", deadline=1e9) == []
     assert submit(core, "small", deadline=1e9) == []

@@ -374,13 +374,8 @@ def test_engines_with_variants_that_share_a_worker_are_known() -> None:
     fleet = Fleet()
     other = EngineName("other")
     variants = tuple(Variant(name=name) for name in VARIANTS)
-    worker = events.Worker(
-        id=WorkerId("shared"),
-        worker_class=CLASS,
-        engines=frozenset({FAMILY, other, PLAIN}),
-        configurations=(Configuration(),),
-        variants={FAMILY: variants, other: variants},
-    )
+    shared = {FAMILY: variants, other: variants}
+    worker = new_worker("shared", CLASS, [FAMILY, other, PLAIN], loaded=False, variants=shared)
     assert not fleet.core.state.variants.sharing
     fleet.core.handle(events.WorkerJoined(worker), fleet.now)
     assert fleet.core.state.variants.sharing == {FAMILY, other}
