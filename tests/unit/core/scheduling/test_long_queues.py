@@ -132,15 +132,6 @@ def test_blocks_keep_a_long_lane_sorted(ranks: list[int], random: Random) -> Non
     assert not entries._blocks
 
 
-def test_block_is_split_once_it_has_more_than_twice_its_size() -> None:
-    entries = Entries()
-    for at in range(2 * BLOCK):
-        entries.add((0.0, at, make_record(at)))
-    assert len(entries._blocks) == 1
-    entries.add((0.0, 2 * BLOCK, make_record(2 * BLOCK)))
-    assert [len(block.entries) for block in entries._blocks] == [BLOCK, BLOCK + 1]
-
-
 def test_first_request_is_one_that_can_be_in_time_if_there_is_any() -> None:
     queue = JobQueue()
     records = [
