@@ -6,16 +6,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentStarted,
-    Command,
-    Dispatch,
-    JobArrived,
-    Worker,
-    WorkerJoined,
-)
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.jobs import JobRecord, Ranges
 from synergai.domain import (
@@ -35,14 +27,14 @@ ONE = Configuration(1)
 
 
 def make_core(
-    entries: Iterable[ProfileEntry], workers: Iterable[Worker] = (), **settings: object
+    entries: Iterable[ProfileEntry], workers: Iterable[events.Worker] = (), **settings: object
 ) -> SchedulerCore:
     """Return a core that has a profile, with workers that joined at 0 s."""
     core = SchedulerCore(
         msgspec.convert(settings, SchedulingSettings), ConfigurationDictionary(entries)
     )
     for worker in workers:
-        core.handle(WorkerJoined(worker), 0.0)
+        core.handle(events.WorkerJoined(worker), 0.0)
     return core
 
 
@@ -70,7 +62,7 @@ def new_worker(
     *,
     loaded: bool | Iterable[str | Session] = True,
     **fields: Any,
-) -> Worker:
+) -> events.Worker:
     offered = frozenset(map(EngineName, engines))
     if isinstance(loaded, bool):
         loaded = offered if loaded else ()
@@ -80,7 +72,7 @@ def new_worker(
             sessions.add(each)
         else:
             sessions.update(Session(EngineName(each), with_) for with_ in configurations)
-    worker = Worker(
+    worker = events.Worker(
         id=WorkerId(name),
         worker_class=WorkerClass(worker_class),
         engines=offered,
@@ -98,13 +90,13 @@ def new_job(
     *,
     ready: int | None = None,
     **fields: Any,
-) -> JobArrived:
+) -> events.JobArrived:
     """Return the arrival of a job, all of whose queries are ready unless `ready` says less."""
     job = Job(id=JobId(name), engine=EngineName(engine), queries=queries, arrival=now)
-    return JobArrived(replace(job, **fields), queries if ready is None else ready)
+    return events.JobArrived(replace(job, **fields), queries if ready is None else ready)
 
 
-def new_request(name: str, engine: str, now: float = 0.0, **fields: Any) -> JobArrived:
+def new_request(name: str, engine: str, now: float = 0.0, **fields: Any) -> events.JobArrived:
     return new_job(name, engine, 1, now, **{"perishable": True, "with_tensors": True, **fields})
 
 
@@ -121,9 +113,9 @@ def new_assignment(
     count: int = 1,
     configuration: Configuration = ONE,
     **fields: Any,
-) -> Assignment:
+) -> events.Assignment:
     """Return an assignment of the first queries of a job, without an estimate."""
-    assignment = Assignment(
+    assignment = events.Assignment(
         id=AssignmentId(number),
         job_id=JobId("job"),
         engine=EngineName(engine),
@@ -137,14 +129,14 @@ def new_assignment(
     return replace(assignment, **fields)
 
 
-def dispatched(commands: Iterable[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
+def dispatched(commands: Iterable[events.Command]) -> list[events.Assignment]:
+    return [command.assignment for command in commands if isinstance(command, events.Dispatch)]
 
 
-def started(core: SchedulerCore, job: JobArrived, now: float = 0.0) -> Assignment:
+def started(core: SchedulerCore, job: events.JobArrived, now: float = 0.0) -> events.Assignment:
     """Let a job arrive that one worker runs at once; return its assignment, which has started."""
     [assignment] = dispatched(core.handle(job, now))
-    core.handle(AssignmentStarted(assignment.id, 0.0), now)
+    core.handle(events.AssignmentStarted(assignment.id, 0.0), now)
     return assignment
 
 

@@ -9,7 +9,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 CHANNELS: Final = 512
 SIDE: Final = 3
-LAYER_BYTES: Final = 4 * 9 * CHANNELS**2
 
 
 def write_layers(

@@ -2,21 +2,9 @@
 
 from functools import partial
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    Command,
-    Dispatch,
-    Event,
-    Load,
-    SessionDropped,
-    SessionLoaded,
-    TimePassed,
-    Unload,
-    Worker,
-    WorkerJoined,
-)
 from synergai.core.scheduling.rules.residency import PLANNED_EVERY_S
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, Outcome, Session, Variant, WorkerClass
@@ -66,15 +54,15 @@ class Fleet:
         self.core = SchedulerCore(self.settings, ConfigurationDictionary(self.entries))
         self.log = log
         self.now = 0.0
-        self.running: list[Dispatch] = []
-        self.loading: list[Load] = []
-        self.dropping: list[Unload] = []
+        self.running: list[events.Dispatch] = []
+        self.loading: list[events.Load] = []
+        self.dropping: list[events.Unload] = []
         self._jobs = 0
         for number in range(workers):
-            self.handle(WorkerJoined(self.worker(number, memory_bytes)))
+            self.handle(events.WorkerJoined(self.worker(number, memory_bytes)))
 
     @staticmethod
-    def worker(number: int, memory_bytes: int = 0) -> Worker:
+    def worker(number: int, memory_bytes: int = 0) -> events.Worker:
         return new_worker(
             f"worker-{number}",
             CLASS,
@@ -86,17 +74,17 @@ class Fleet:
             session_bytes=dict.fromkeys(PLAIN, GIB),
         )
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: events.Event) -> list[events.Command]:
         commands = self.core.handle(event, self.now)
         if self.log is not None:
             self.log.record(event, self.now, commands)
         for command in commands:
             match command:
-                case Dispatch():
+                case events.Dispatch():
                     self.running.append(command)
-                case Load():
+                case events.Load():
                     self.loading.append(command)
-                case Unload():
+                case events.Unload():
                     self.dropping.append(command)
         return commands
 
@@ -116,44 +104,44 @@ class Fleet:
         session = Session(assignment.engine, assignment.configuration)
         if assignment.setup_s > 0.0:
             self.now += assignment.setup_s
-            self.handle(SessionLoaded(assignment.worker_id, session, assignment.setup_s))
+            self.handle(events.SessionLoaded(assignment.worker_id, session, assignment.setup_s))
         seconds = assignment.count * assignment.query_s
         self.now += seconds
-        ended = AssignmentEnded(
+        ended = events.AssignmentEnded(
             assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
         )
         self.handle(ended)
 
-    def loaded(self) -> Load:
+    def loaded(self) -> events.Load:
         """Complete the oldest preload, and return it."""
         load = self.loading.pop(0)
         self.now += 0.3
-        self.handle(SessionLoaded(load.worker_id, load.session, 0.3))
+        self.handle(events.SessionLoaded(load.worker_id, load.session, 0.3))
         return load
 
-    def load_plain(self) -> Load:
+    def load_plain(self) -> events.Load:
         """Return a preload, which has just begun, of an engine without variants."""
         while not self.loading or self.loading[0].session.engine not in PLAIN:
             if self.loading:
                 self.loaded()
             else:
                 self.now += PLANNED_EVERY_S
-                self.handle(TimePassed())
+                self.handle(events.TimePassed())
         return self.loading[0]
 
-    def settle(self, limit: int = 100) -> list[Load]:
+    def settle(self, limit: int = 100) -> list[events.Load]:
         loads = []
         for _ in range(limit):
             if self.running:
                 self.end_first()
             elif self.dropping:
                 dropped = self.dropping.pop(0)
-                self.handle(SessionDropped(dropped.worker_id, dropped.session))
+                self.handle(events.SessionDropped(dropped.worker_id, dropped.session))
             elif self.loading:
                 loads.append(self.loaded())
             else:
                 self.now += 0.2
-                self.handle(TimePassed())
+                self.handle(events.TimePassed())
                 if not self.loading:
                     break
         return loads

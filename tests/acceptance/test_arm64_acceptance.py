@@ -20,13 +20,7 @@ from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai import Client
 from synergai.domain import EngineName
-from tests.acceptance.debian_root import (
-    CACHE,
-    PROGRAMS,
-    DebianRoot,
-    MissingPrerequisite,
-    require_programs,
-)
+from tests.acceptance import debian_root
 
 EMULATOR: Final = "qemu-aarch64-static"
 ENGINE: Final = EngineName("onnx_digits")
@@ -35,13 +29,13 @@ JOIN_S: Final = 300.0
 
 
 @pytest.fixture(scope="module")
-def root() -> DebianRoot:
-    root = DebianRoot(CACHE / "acceptance" / "arm64", "arm64", EMULATOR)
+def root() -> debian_root.DebianRoot:
+    root = debian_root.DebianRoot(debian_root.CACHE / "acceptance" / "arm64", "arm64", EMULATOR)
     packages = {"debootstrap": "debootstrap", EMULATOR: "qemu-user-static", "proot": "proot"}
     try:
-        require_programs({**packages, "dpkg-deb": "dpkg"})
+        debian_root.require_programs({**packages, "dpkg-deb": "dpkg"})
         root.create(("python3", "python3-venv"))
-    except MissingPrerequisite as error:
+    except debian_root.MissingPrerequisite as error:
         pytest.skip(str(error))
     began = time.monotonic()
     root.install("agent,onnxruntime", "aarch64")
@@ -68,10 +62,10 @@ async def measure(address: str) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def running_agent(root: DebianRoot, hub: str, log: Path) -> Iterator[psutil.Popen]:
+def running_agent(root: debian_root.DebianRoot, hub: str, log: Path) -> Iterator[psutil.Popen]:
     """Run an emulated agent that connects to `hub`."""
     command = root.command(
-        *(f"{PROGRAMS}/synergai", "agent", "--gateway", hub, "--models", "/models"),
+        *(f"{debian_root.PROGRAMS}/synergai", "agent", "--gateway", hub, "--models", "/models"),
         *("--state", "/var/lib/agent", "--worker-id", "arm", "--worker-class", "arm64"),
         *("--threads", "1"),
     )
@@ -87,7 +81,7 @@ def running_agent(root: DebianRoot, hub: str, log: Path) -> Iterator[psutil.Pope
 
 
 def test_an_arm64_agent_serves_queries_through_a_native_gateway(
-    root: DebianRoot, tmp_path: Path
+    root: debian_root.DebianRoot, tmp_path: Path
 ) -> None:
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway()

@@ -59,7 +59,6 @@ class Bystander:
 
     def __init__(self, client: synergai.Client) -> None:
         self._client = client
-        self._running: set[asyncio.Task[None]] = set()
         self.latencies: list[float] = []
 
     async def run(self) -> None:

@@ -19,21 +19,12 @@ import pytest
 from deploy.images.build import ROOT
 from profiler.zoo.recipes import build as build_engine
 from synergai.domain import EngineName
+from tests.acceptance import kubernetes_release
 from tests.acceptance.kubernetes_cluster import BALANCER, Cluster
-from tests.acceptance.kubernetes_release import (
-    CHART,
-    ENGINE,
-    SERVICES,
-    SIGN,
-    Release,
-    group,
-    needs_cluster,
-    report,
-)
 from tests.guides import blocks
 from tests.waiting import wait_until
 
-pytestmark = needs_cluster
+pytestmark = kubernetes_release.needs_cluster
 JOBS: Final = 30
 KUBERNETES: Final = blocks("kubernetes")["Install"]
 TABLE: Final = """
@@ -77,7 +68,9 @@ OVERLAY: Final = {
 @pytest.fixture
 def files(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """Create the secrets by the guide's commands; return the folder of their files."""
-    subprocess.run(["bash", "-ec", SIGN], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        ["bash", "-ec", kubernetes_release.SIGN], cwd=tmp_path, check=True, capture_output=True
+    )
     token = token_urlsafe()
     (tmp_path / "token").write_text(token)
     (tmp_path / "token").chmod(0o600)
@@ -92,10 +85,10 @@ def files(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("volume")
 def test_drain_loses_no_request_and_upgrade_no_job(cluster: Cluster, tmp_path: Path) -> None:
-    values = ["--set", "insecure=true", *group()]
+    values = ["--set", "insecure=true", *kubernetes_release.group()]
     values += ["--set", r"gateway.pod.nodeSelector.kubernetes\.io/hostname=n1"]
-    cluster.run("helm", "install", "synergai", CHART, *values)
-    release = Release(cluster, tmp_path)
+    cluster.run("helm", "install", "synergai", kubernetes_release.CHART, *values)
+    release = kubernetes_release.Release(cluster, tmp_path)
     release.wait_for_workers("n1", "n2")
     release.infer()
 
@@ -107,7 +100,7 @@ def test_drain_loses_no_request_and_upgrade_no_job(cluster: Cluster, tmp_path: P
         cluster.run(*shlex.split(line))
         if line.startswith("kubectl drain"):
             wait_until(lambda: "n2" not in release.workers())
-    found = report(load)
+    found = kubernetes_release.report(load)
     assert found["met"] == found["requests"]
     release.wait_for_workers("n1", "n2")
 
@@ -119,7 +112,7 @@ def test_drain_loses_no_request_and_upgrade_no_job(cluster: Cluster, tmp_path: P
     cluster.run("bash", "-c", f"cd {ROOT} && {line.replace('TAG', 'next')}")
     release.wait_for_workers("n1", "n2")
     print(f"upgraded after {time.monotonic() - began:.1f} s")
-    found = report(load)
+    found = kubernetes_release.report(load)
     assert found["met"] + found["failed"] == found["requests"]
     images = {
         container["image"]
@@ -135,7 +128,9 @@ def test_base_serves_clients_with_a_token_only(cluster: Cluster, files: Path) ->
     overlay = files / "overlay"
     overlay.mkdir()
     (overlay / "kustomization.yaml").write_text(json.dumps(OVERLAY))
-    subprocess.run(["cp", "-r", f"{CHART}/../base", str(overlay / "base")], check=True)
+    subprocess.run(
+        ["cp", "-r", f"{kubernetes_release.CHART}/../base", str(overlay / "base")], check=True
+    )
     cluster.kubectl("apply", "--kustomize", str(overlay))
     secured(cluster, files)
 
@@ -151,7 +146,7 @@ def test_agents_outside_of_the_cluster_join_the_secured_chart(
     cluster.run("bash", "-c", f"cd {ROOT} && {install}")
     release = secured(cluster, files)
     models = files / "models"
-    build_engine(EngineName(ENGINE), models)
+    build_engine(EngineName(kubernetes_release.ENGINE), models)
     agent = [sys.executable, "-m", "synergai", "agent", "--gateway", f"{BALANCER}:8010"]
     agent += ["--worker-id", "outside", "--worker-class", "x86", "--models", str(models)]
     agent += ["--tls-ca", f"{files}/ca.crt", "--state", f"{files}/agent"]
@@ -172,11 +167,11 @@ def test_agents_outside_of_the_cluster_join_the_secured_chart(
             joined.wait()
 
 
-def secured(cluster: Cluster, files: Path) -> Release:
+def secured(cluster: Cluster, files: Path) -> kubernetes_release.Release:
     """Publish the gateway; check that it serves clients with the token only, by both workers."""
-    for name in SERVICES[:2]:
+    for name in kubernetes_release.SERVICES[:2]:
         cluster.publish(name)
-    release = Release(cluster, files)
+    release = kubernetes_release.Release(cluster, files)
     release.target = f"{BALANCER}:8001"
     release.variables = [f"SYNERGAI_TLS_CA={files}/ca.crt"]
     wait_until(lambda: "send credentials" in release.try_to_infer(), 120.0)

@@ -134,8 +134,6 @@ def _switch(number: int) -> int:
         _apply(number, cores=0.5)
     elif fault != "no-effect":
         _apply(number)
-    if fault.startswith("other="):
-        _apply(int(fault.partition("=")[2]))
     if fault == "warns":
         _print_lines("NVPM ERROR: cannot set fan mode")
         return FAILURE

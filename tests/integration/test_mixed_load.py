@@ -10,10 +10,9 @@ from demo.local_fleet import LocalFleet
 from synergai.domain import EngineName
 from tests.emulated_engines import write_emulated_engines
 
-BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")
-QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 4.0}
+LIVE, SLOW = EngineName("live"), EngineName("slow")
+QUERY_S = {LIVE: 0.01, SLOW: 4.0}
 ENDLESS = 10**9
-REQUESTS = 5
 
 
 @pytest.fixture(
@@ -30,42 +29,6 @@ def fleet(
         fleet.start_agent("box", models=models, options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet, "--strict" not in request.param
-
-
-async def first_query(job: synergai.JobHandle) -> None:
-    """Wait until a query of the job is done; before, a request could run first."""
-    async with contextlib.aclosing(job.watch()) as statuses:
-        async for status in statuses:
-            if status.queries_done > 0:
-                return
-
-
-async def test_endless_job_starves_requests_only_in_strict_mode(
-    fleet: tuple[LocalFleet, bool],
-) -> None:
-    local, yields = fleet
-    answered = 0
-    async with synergai.Client(local.address) as client:
-        await client.load(BATCH)
-        await client.load(LIVE)
-        job = await client.submit(BATCH, queries=ENDLESS)
-        await first_query(job)
-        for _ in range(REQUESTS):
-            with contextlib.suppress(synergai.SynergaiError):
-                await client.infer(LIVE, {"x": [0.0]}, deadline=10.0 if yields else 0.3)
-                answered += 1
-        await job.cancel()
-    assert answered == (REQUESTS if yields else 0)
-
-
-async def test_request_whose_engine_takes_longer_than_its_deadline_is_refused_at_once(
-    fleet: tuple[LocalFleet, bool],
-) -> None:
-    local, _ = fleet
-    deadline = QUERY_S[SLOW] / 4
-    async with synergai.Client(local.address) as client:
-        with pytest.raises(synergai.Overloaded, match="since no worker is faster"):
-            await client.infer(SLOW, {"x": [0.0]}, deadline=deadline)
 
 
 async def test_long_query_is_aborted_for_a_deadline_or_the_request_refused_at_once(

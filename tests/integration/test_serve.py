@@ -127,20 +127,6 @@ def test_empty_model_directory_is_served_with_a_hint(tmp_path: Path) -> None:
         wait_until(lambda: "synergai engines add" in (tmp_path / "serve.log").read_text())
 
 
-def test_second_server_on_a_port_or_state_directory_is_refused(
-    tmp_path: Path, models: Path
-) -> None:
-    with serving(tmp_path, models) as (_, addresses):
-        same_state = run_serve(models, tmp_path / "state")
-        assert same_state.returncode == 1
-        assert f"{tmp_path / 'state'}" in same_state.stderr
-        assert "Traceback" not in same_state.stderr
-        same_port = run_serve(models, tmp_path / "other", "--listen", addresses["address"])
-        assert same_port.returncode == 1
-        assert addresses["address"] in same_port.stderr
-        assert "Traceback" not in same_port.stderr
-
-
 async def test_late_job_is_explained_by_the_command(tmp_path: Path, models: Path) -> None:
     with serving(tmp_path, models) as (_, addresses):
         async with synergai.Client(addresses["address"]) as client:

@@ -94,18 +94,6 @@ def test_clients_see_the_whole_engine_and_no_stage(
         ]
 
 
-def test_rest_request_in_json_runs_through_the_stages(
-    fleet: LocalFleet, answers: np.ndarray
-) -> None:
-    image = {"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8]}
-    body = {"id": "one", "inputs": [image | {"data": IMAGES[0].ravel().tolist()}]}
-    address = f"http://{fleet.http_address}/v2/models/{ENGINE}/infer"
-    with urllib.request.urlopen(address, json.dumps(body).encode()) as response:
-        found = json.load(response)
-    assert (found["model_name"], found["id"]) == (ENGINE, "one")
-    np.testing.assert_allclose([found["outputs"][0]["data"]], answers[0], atol=1e-6)
-
-
 # --- jobs ---------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,7 @@
 """An engine with variants, profiled and served by real processes."""
 
-import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +23,6 @@ WORKER_CLASS = "variants"
 LAYERS = {"large": 6, "medium": 2, "small": 0}
 """Layers of each variant; see `write_family`."""
 LABELS = [0] * 12 + [1] * 6 + [2] * 2
-DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +87,3 @@ def test_accuracy_through_the_gateway_is_that_of_the_profile(
             status = job.wait()
             assert status.accuracy == profiled[name].accuracy == LABELS.count(answer) / len(LABELS)
             assert {each.configuration.variant for each in status.executions} == {name}
-
-
-def test_rest_names_variants_like_versions(fleet: LocalFleet) -> None:
-    url = f"http://{fleet.http_address}/v2/models/{ENGINE}/versions/1.small"
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    with urllib.request.urlopen(f"{url}/infer", body, timeout=DEADLINE_S) as response:
-        answer = json.load(response)
-    assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1.small", [0, 0, 1])
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as response:
-        metrics = response.read().decode()
-    assert f'synergai_variant_queries_total{{engine="{ENGINE}",variant="small"}}' in metrics
-    assert f'synergai_floor_violations_total{{engine="{ENGINE}"}} 0.0' in metrics

@@ -184,24 +184,6 @@ def test_no_request_fails_during_rollouts_and_with_new_versions(
     assert traffic.failures == []
 
 
-def test_rollout_to_a_broken_version_leaves_the_old_one_alone(
-    fleet: LocalFleet, models: Path, client: synergai.SyncClient
-) -> None:
-    put_version(models, 4, broken=True)
-
-    def figures() -> dict[str, synergai.VersionFigures]:
-        return {each.version: each for each in client.version_policy(ENGINE).versions}
-
-    wait_until(lambda: "4" in figures() and "inspected" not in figures()["4"].reason)
-    assert not figures()["4"].in_service
-    with Traffic(fleet.address) as traffic:
-        with pytest.raises(synergai.EngineUnusable):
-            client.roll_out(ENGINE, "4", 0.5)
-        traffic.wait_for("3")
-    assert traffic.failures == []
-    assert set(traffic.answered) == {"3"}
-
-
 def test_request_id_decides_and_policy_survives_a_restart(
     fleet: LocalFleet, models: Path, client: synergai.SyncClient
 ) -> None:

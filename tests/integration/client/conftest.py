@@ -17,17 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synergai.errors import (
-    EngineNotFound,
-    EngineUnusable,
-    IdempotencyConflict,
-    InvalidInput,
-    JobNotFound,
-    NotFound,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
+from synergai import errors
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
@@ -39,7 +29,7 @@ from synergai.wire.status import stream_error
 from tests.grpc_servers import new_server
 from tests.inference_messages import build_response, read_inputs
 
-Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
+Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | errors.SynergaiError | None]
 WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
 
 ENGINES = ("identity", "wide", "broken", "stuck")
@@ -77,7 +67,6 @@ class FakeGateway:
         self.datatype = "FP32"
         self.metadata_within: list[float | None] = []
         self.unary: list[oip.ModelInferRequest] = []
-        self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
         self.streams: list[Answers] = []
         self.submissions: list[str] = []
@@ -129,7 +118,7 @@ class FakeGateway:
     def _maybe_unavailable(self) -> None:
         if self.unavailable:
             self.unavailable -= 1
-            raise Unavailable("the gateway is stopping")
+            raise errors.Unavailable("the gateway is stopping")
 
     async def _server_ready(self, _: oip.ServerReadyRequest, __: object) -> oip.ServerReadyResponse:
         self._maybe_unavailable()
@@ -139,7 +128,7 @@ class FakeGateway:
         self, request: oip.ModelReadyRequest, _: object
     ) -> oip.ModelReadyResponse:
         if request.name not in ENGINES:
-            raise EngineNotFound(request.name)
+            raise errors.EngineNotFound(request.name)
         return oip.ModelReadyResponse(ready=request.name == "identity")
 
     async def _metadata(
@@ -147,7 +136,7 @@ class FakeGateway:
     ) -> oip.ModelMetadataResponse:
         self.metadata_within.append(context.time_remaining())
         if request.name not in ENGINES:
-            raise EngineNotFound(request.name)
+            raise errors.EngineNotFound(request.name)
         tensor = oip.ModelMetadataResponse.TensorMetadata
         return oip.ModelMetadataResponse(
             name=request.name,
@@ -162,7 +151,7 @@ class FakeGateway:
     ) -> repository_pb2.RepositoryModelLoadResponse:
         self._maybe_unavailable()
         if request.model_name == "broken":
-            raise EngineUnusable("the model file is truncated")
+            raise errors.EngineUnusable("the model file is truncated")
         self.unloaded.discard(request.model_name)
         return repository_pb2.RepositoryModelLoadResponse()
 
@@ -170,7 +159,7 @@ class FakeGateway:
         self, request: repository_pb2.RepositoryModelUnloadRequest, _: object
     ) -> repository_pb2.RepositoryModelUnloadResponse:
         if request.model_name not in ENGINES:
-            raise EngineNotFound(request.model_name)
+            raise errors.EngineNotFound(request.model_name)
         self.unloaded.add(request.model_name)
         return repository_pb2.RepositoryModelUnloadResponse()
 
@@ -187,20 +176,20 @@ class FakeGateway:
             case "identity":
                 outputs = {"y": self._x(request)}
                 if np.isnan(outputs["y"]).any():
-                    raise EngineUnusable("NaN is not supported")
+                    raise errors.EngineUnusable("NaN is not supported")
                 return build_response("identity", outputs, version="1", request_id=request.id)
             case "wide":
                 outputs = {"y": np.tile(read_inputs(request)["x"], 1000)}
                 return build_response("wide", outputs, request_id=request.id)
             case "broken":
-                raise EngineUnusable("the model file is truncated")
+                raise errors.EngineUnusable("the model file is truncated")
             case "stuck":
                 await self._stall()
-        raise EngineNotFound(request.model_name)
+        raise errors.EngineNotFound(request.model_name)
 
     def _x(self, request: oip.ModelInferRequest) -> NDArray[Any]:
         if (datatype := request.inputs[0].datatype) != self.datatype:
-            raise InvalidInput(f"x must be {self.datatype}, not {datatype}")
+            raise errors.InvalidInput(f"x must be {self.datatype}, not {datatype}")
         return read_inputs(request)["x"]
 
     async def _stall(self) -> None:
@@ -219,7 +208,7 @@ class FakeGateway:
         reader = asyncio.create_task(self._read(requests, answers, in_flight))
         try:
             while (answer := await answers.get()) is not None:
-                if isinstance(answer, SynergaiError):
+                if isinstance(answer, errors.SynergaiError):
                     raise answer
                 yield answer
         finally:
@@ -246,7 +235,6 @@ class FakeGateway:
 
         async for request in requests:
             if is_cancel_request(request):
-                self.cancelled.append(request.id)
                 if request.id in in_flight:
                     in_flight[request.id].cancel()
                 continue
@@ -262,23 +250,23 @@ class FakeGateway:
         try:
             data = read_inputs(request)["x"] if request.inputs else [0]
             if data[0] < 0:
-                raise Overloaded("negative numbers are not supported")
+                raise errors.Overloaded("negative numbers are not supported")
             response = await self._infer(request, None)
             answers.put_nowait(oip.ModelStreamInferResponse(infer_response=response))
-        except SynergaiError as error:
+        except errors.SynergaiError as error:
             answers.put_nowait(stream_error(error, request.id))
 
     def break_streams(self) -> None:
         for answers in self.streams:
-            answers.put_nowait(Unavailable("the gateway is stopping"))
+            answers.put_nowait(errors.Unavailable("the gateway is stopping"))
 
     async def _submit(self, request: jobs_pb2.SubmitRequest, _: object) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)
         self._maybe_unavailable()
         if request.spec.engine not in ENGINES:
-            raise EngineNotFound(request.spec.engine)
+            raise errors.EngineNotFound(request.spec.engine)
         if request.spec.upload_id and request.spec.upload_id not in self.uploads:
-            raise NotFound(f"there is no upload {request.spec.upload_id!r}")
+            raise errors.NotFound(f"there is no upload {request.spec.upload_id!r}")
         job = jobs_pb2.Job(
             id=f"job-{request.idempotency_key}", spec=request.spec, state=jobs_pb2.JOB_STATE_QUEUED
         )
@@ -286,12 +274,12 @@ class FakeGateway:
             job.state, job.reason = jobs_pb2.JOB_STATE_REJECTED, "no worker would be done in time"
         known = self.jobs.setdefault(job.id, job)
         if known.spec != request.spec:
-            raise IdempotencyConflict(request.idempotency_key, ["engine"])
+            raise errors.IdempotencyConflict(request.idempotency_key, ["engine"])
         return known
 
     def _job(self, job_id: str) -> jobs_pb2.Job:
         if job_id not in self.jobs:
-            raise JobNotFound(job_id)
+            raise errors.JobNotFound(job_id)
         return self.jobs[job_id]
 
     async def _get(self, request: jobs_pb2.GetRequest, _: object) -> jobs_pb2.Job:
@@ -338,7 +326,7 @@ class FakeGateway:
             assert request.first <= len(inputs), "a gap"
             inputs += request.inputs[len(inputs) - request.first :]
             if self.refused_from is not None and len(inputs) >= self.refused_from:
-                raise Overloaded("the disk is full")
+                raise errors.Overloaded("the disk is full")
             self._maybe_unavailable()
             digest = 0
             for each in inputs:

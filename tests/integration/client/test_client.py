@@ -134,18 +134,6 @@ async def test_cancelling_a_task_cancels_only_its_query(
     assert len(gateway.streams) == 1
 
 
-async def test_query_cancelled_before_sending_is_not_sent(
-    client: synergai.Client, gateway: FakeGateway
-) -> None:
-    await client.infer("identity", x(1))
-    task = asyncio.create_task(client.infer("stuck", x(2)))
-    await asyncio.sleep(0)
-    task.cancel()
-    assert (await client.infer("identity", x(3)))["y"] == 3
-    assert [request.model_name for request in gateway.requests] == ["identity", "identity"]
-    assert gateway.cancelled == []
-
-
 async def test_concurrent_queries_are_limited_to_in_flight(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, in_flight=100) as client:
         calls = [client.infer("identity", x(number), deadline=60.0) for number in range(2000)]
@@ -229,13 +217,6 @@ async def test_attempts_are_bounded(gateway: FakeGateway) -> None:
         with pytest.raises(synergai.Unavailable, match="the gateway is stopping"):
             await client.infer("identity", x(1))
     assert gateway.unavailable == 8
-
-
-async def test_unreachable_gateway_is_named(unreachable: str) -> None:
-    async with synergai.Client(unreachable, attempts=1) as client:
-        with pytest.raises(synergai.Unavailable, match=f"connect to {unreachable} .*refused"):
-            await client.workers()
-        assert not await client.ready()
 
 
 @pytest.mark.parametrize("scheme", ["http://", "https://"])
@@ -327,16 +308,6 @@ async def test_failed_query_of_a_stream_has_its_error_and_the_others_are_answere
     assert [each["y"].item() for each in (answers[0], answers[2])] == [1, 2]
 
 
-async def test_exception_of_the_inputs_is_raised(client: synergai.Client) -> None:
-    async def inputs() -> AsyncIterator[dict[str, NDArray[np.float32]]]:
-        yield x(1)
-        raise LookupError("no more pictures")
-
-    with pytest.raises(LookupError, match="no more pictures"):
-        async for _ in client.stream("identity", inputs()):
-            pass
-
-
 async def test_leaving_a_stream_early_ends_its_call(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
@@ -389,12 +360,6 @@ async def test_watch_fails_after_patience(gateway: FakeGateway) -> None:
             await job.wait()
 
 
-async def test_failed_job_has_a_reason(client: synergai.Client) -> None:
-    status = await (await client.submit("broken", queries=1)).wait()
-    with pytest.raises(synergai.SynergaiError, match="failed: the model file is truncated"):
-        status.raise_unless_succeeded()
-
-
 async def test_retried_submission_has_the_same_key(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
@@ -415,14 +380,6 @@ async def test_jobs_are_listed_by_state(client: synergai.Client) -> None:
 
 
 # --- the fleet --------------------------------------------------------------------------
-
-
-async def test_workers_are_described(client: synergai.Client) -> None:
-    [worker] = await client.workers()
-    assert worker.id == "nano"
-    assert worker.state is synergai.WorkerState.IDLE
-    assert worker.configurations == (synergai.Configuration(threads=2),)
-    assert [engine.fault for engine in worker.engines] == ["", "the model file is truncated"]
 
 
 @pytest.mark.parametrize("deadline", [None, 600.0])
@@ -460,13 +417,6 @@ async def test_description_waits_for_the_longest_inspection(
     assert longest_s is not None
     assert longest_s > 60.0
     assert within_s == pytest.approx(20.0, abs=5.0)
-
-
-async def test_engine_is_described(client: synergai.Client) -> None:
-    engine = await client.engine("identity")
-    assert engine.inputs == (synergai.TensorSpec("x", "FP32", (-1,)),)
-    with pytest.raises(synergai.NotFound):
-        await client.engine("nothing")
 
 
 async def test_engines_are_loaded_and_unloaded(

@@ -79,16 +79,6 @@ async def test_jobs_are_listed_as_a_table_and_as_json(
     assert json.loads(none.out) == []
 
 
-async def test_job_is_shown_watched_and_cancelled_by_id(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    await run("submit", "identity", "--queries", "4", "--key", "k", "--target", gateway.address)
-    assert "queued" in (await run("jobs", "show", "job-k", "--target", gateway.address)).out
-    assert "succeeded" in (await run("jobs", "watch", "job-k", "--target", gateway.address)).out
-    cancelled = await run("jobs", "cancel", "job-k", "--target", gateway.address)
-    assert "cancelled" in cancelled.out
-
-
 async def test_unknown_job_prints_one_line(gateway: FakeGateway, run: RunCommand) -> None:
     result = await run("jobs", "show", "nothing", "--target", gateway.address)
     assert (result.code, result.out, result.err) == (1, "", "error: there is no job 'nothing'\n")
@@ -127,11 +117,3 @@ async def test_cancel_tells_that_the_job_had_ended(gateway: FakeGateway, run: Ru
     again = await run("jobs", "cancel", "job-k", *target)
     assert again.code == 0
     assert again.err == "the job had already ended (cancelled)\n"
-
-
-async def test_table_has_the_reason_of_rejected_jobs(gateway: FakeGateway, run: RunCommand) -> None:
-    target = ("--target", gateway.address)
-    await run("submit", "identity", "--queries", "4", "--key", "k", *target)
-    assert "reason" not in (await run("jobs", "list", *target)).out
-    await run("submit", "identity", "--queries", "4", "--qos", "0.125", *target)
-    assert "no worker would be done in time" in (await run("jobs", "list", *target)).out

@@ -79,20 +79,6 @@ async def break_engine(agent: FakeAgent, caller: Caller, fault: str) -> common_p
     return engine
 
 
-async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
-    gateway: Gateway, caller: Caller, new_agent: NewAgent
-) -> None:
-    async with new_agent("w1") as agent:
-        await faults(caller, 1)
-        gone = await break_engine(agent, caller, "it was removed from the worker")
-        await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine=gone.name))
-        [worker] = await caller.workers(1)
-        assert gone.name not in {engine.name for engine in worker.engines}
-        assert gone.name not in set(gateway.app.fleet.catalogue.known_engines())
-        recorded = await gateway.app.storage.journal.engines()
-        assert gone.name not in set[str](recorded)
-
-
 async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered_or_profiled(
     config: GatewaySettings,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.limits import HUB_VERSION, WORKER_LOST_AFTER
 from tests import http2
-from tests.message_fields import ProgressFields, RequestFactory
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
@@ -41,23 +40,11 @@ async def ended(caller: Caller, job_id: str) -> jobs_pb2.Job:
     return last
 
 
-@pytest.mark.parametrize(
-    "progress",
-    [
-        {"done": 11},
-        {"done": 10, "labelled": 11},
-        {"done": 10, "labelled": 5, "correct": 6},
-        {"done": 10, "compute_s": math.nan},
-        {"done": 10, "compute_s": -1.0},
-        {"done": 10, "responses": [b""]},
-        {"done": 9},
-    ],
-)
 async def test_impossible_report_closes_the_agents_connection(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent, progress: ProgressFields
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     async def answer(assignment: hub_pb2.Assignment) -> None:
-        await agent.end(assignment, **progress)
+        await agent.end(assignment, done=9)
 
     agent.answer = answer
     job_id = await submit(caller)
@@ -88,49 +75,6 @@ async def test_job_fails_after_repeated_impossible_reports(
     job = await ended(caller, job_id)
     assert job.state == jobs_pb2.JOB_STATE_FAILED
     assert "broke the protocol" in job.reason
-
-
-async def test_job_of_a_lost_worker_resumes_after_its_last_report(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent
-) -> None:
-    reported = asyncio.Event()
-
-    async def half(assignment: hub_pb2.Assignment) -> None:
-        await agent.progress(assignment, done=4, labelled=4, correct=3)
-        reported.set()
-
-    agent.answer = half
-    job_id = await submit(caller)
-    await asyncio.wait_for(reported.wait(), 30)
-    watch = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
-    async for job in watch:
-        if job.queries_done == 4:
-            break
-    watch.cancel()
-    await agent.disconnect()
-    async with new_agent("w2"):
-        job = await ended(caller, job_id)
-    ranges = [(e.worker_id, e.first, e.count) for e in job.executions]
-    assert ranges == [("w1", 0, 4), ("w2", 4, 6)]
-    assert (job.queries_done, job.labelled, job.correct) == (10, 10, 9)
-
-
-async def test_silent_worker_is_lost_and_its_job_run_on_another(
-    new_agent: NewAgent, caller: Caller
-) -> None:
-    silent = new_agent("silent")
-    silent.heartbeats = False
-    silent.answer = silent.hold
-    async with silent, new_agent("w2") as other:
-        other.answer = other.hold
-        job_id = await submit(caller)
-        await asyncio.wait_for(silent.ended.wait(), 30)
-        assert silent.code is grpc.StatusCode.UNAVAILABLE
-        assert [worker.id for worker in await caller.workers(1)] == ["w2"]
-        other.answer = other.complete
-        for assignment in other.assignments:
-            await other.complete(assignment)
-        assert (await ended(caller, job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
 
 
 async def test_worker_that_only_its_work_socket_shows_alive_is_kept(
@@ -243,7 +187,6 @@ def registration(
     worker_class: str = "test",
     engines: Sequence[common_pb2.Engine] = (),
     sessions: Sequence[common_pb2.Session] = (),
-    configurations: Sequence[common_pb2.Configuration] = (),
 ) -> hub_pb2.Register:
     return hub_pb2.Register(
         protocol_version=protocol_version,
@@ -251,7 +194,6 @@ def registration(
         worker_class=worker_class,
         engines=engines,
         sessions=sessions,
-        configurations=configurations,
     )
 
 
@@ -260,16 +202,10 @@ def registration(
     [
         (registration(protocol_version=9), "UNIMPLEMENTED"),
         (registration(worker_id="../etc"), "INVALID_ARGUMENT"),
-        (registration(worker_id=""), "INVALID_ARGUMENT"),
         (registration(worker_class="a b"), "INVALID_ARGUMENT"),
-        (registration(engines=[common_pb2.Engine(name="x")]), "INVALID_ARGUMENT"),
         (registration(engines=[common_pb2.Engine(name="/x", fault="f")]), "INVALID_ARGUMENT"),
         (registration(engines=[common_pb2.Engine(name="x", fault="f")] * 2), "INVALID_ARGUMENT"),
         (registration(sessions=[common_pb2.Session(engine="other")]), "INVALID_ARGUMENT"),
-        (
-            registration(configurations=[common_pb2.Configuration(threads=9999)]),
-            "INVALID_ARGUMENT",
-        ),
     ],
 )
 async def test_impossible_registration_is_refused(

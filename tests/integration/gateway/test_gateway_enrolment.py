@@ -66,18 +66,6 @@ async def test_agent_without_enrolment_is_told_what_to_do(new_agent: NewAgent) -
     assert "no row for worker 'stranger' of class 'test'" in reason
 
 
-async def test_enrolled_worker_joins_again_with_its_secret_only(
-    config: GatewaySettings, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
-) -> None:
-    async with with_proof(new_agent("w1"), token_for(config)):
-        await caller.workers(1)
-    await caller.workers(0)
-    async with with_proof(new_agent("w1")):
-        assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
-    await caller.workers(0)
-    await refused(with_proof(new_agent("w1"), secret="x" * 32), grpc.StatusCode.UNAUTHENTICATED)
-
-
 @pytest.mark.parametrize("instance", ["", "honest", "rogue"])
 async def test_live_worker_is_not_replaced_by_one_without_its_secret(
     config: GatewaySettings,

@@ -21,7 +21,7 @@ from tests.integration.conftest import both_servers
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
+    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
 
 pytestmark = both_servers
 
@@ -133,18 +133,6 @@ async def test_server_and_engine_describe_themselves(caller: Caller) -> None:
     assert [(t.name, t.datatype, list(t.shape)) for t in engine.inputs] == [("x", "FP32", [-1])]
 
 
-async def test_faulty_engine_is_a_failed_precondition(
-    new_agent: NewAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    agent = new_agent("w1")
-    agent.register.engines[0].fault = "the model file is truncated"
-    async with agent:
-        await caller.workers(1)
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
-    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "truncated" in (failure.details() or "")
-
-
 METHODS = {
     "inference.GRPCInferenceService": (
         "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelInfer ModelConfig "
@@ -172,19 +160,6 @@ async def test_clients_deadline_ends_the_request_and_stops_its_work(
     failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=2))
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await agent.until(lambda: len(agent.stops) == len(agent.assignments) == 1)
-
-
-async def test_cancelled_request_frees_its_room_at_once(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    agent.answer = agent.hold
-    calls = [caller.oip.ModelInfer(a_request(), timeout=60) for _ in range(3)]
-    await agent.until(lambda: len(agent.assignments) >= 1)
-    for call in calls:
-        call.cancel()
-    await agent.until(lambda: agent.stops >= {a.id for a in agent.assignments})
-    agent.answer = agent.complete
-    assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
 async def test_worker_failure_is_reported_to_the_client_by_id_only(

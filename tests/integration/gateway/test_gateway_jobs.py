@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,23 +117,6 @@ async def test_list_is_newest_first_and_by_state(caller: Caller) -> None:
     assert not queued.jobs
 
 
-async def test_impossible_job_is_refused(caller: Caller) -> None:
-    for job_spec, key, code in (
-        (spec(queries=0), "", "INVALID_ARGUMENT"),
-        (spec(qos_s=-1.0), "", "INVALID_ARGUMENT"),
-        (spec(qos_s=float("nan")), "", "INVALID_ARGUMENT"),
-        (spec(priority=10), "", "INVALID_ARGUMENT"),
-        (spec(tenant="a/b"), "", "INVALID_ARGUMENT"),
-        (spec(engine=""), "", "INVALID_ARGUMENT"),
-        (spec(engine="nobody"), "", "NOT_FOUND"),
-        (spec(), "\n", "INVALID_ARGUMENT"),
-        (spec(), "k" * 300, "INVALID_ARGUMENT"),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await submit(caller, job_spec, key)
-        assert caught.value.code() is grpc.StatusCode[code], (job_spec, key)
-
-
 @pytest.mark.parametrize("method", ["Get", "Watch", "Cancel"])
 async def test_unknown_job_is_not_found(caller: Caller, method: str) -> None:
     request = jobs_pb2.GetRequest(job_id="nobody").SerializeToString()
@@ -197,15 +179,6 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
         may_answer.set()
         assert (await under_way).raw_output_contents
         await stopped
-
-
-async def test_ready_file_names_the_addresses_while_the_gateway_serves(
-    config: GatewaySettings, tmp_path: Path
-) -> None:
-    ready = tmp_path / "ready.json"
-    async with Gateway(replace(config, ready_file=ready)) as gateway:
-        assert json.loads(ready.read_text())["hub_address"] == gateway.hub_address
-    assert not ready.exists()
 
 
 async def test_recorded_events_replayed_give_the_same_commands(

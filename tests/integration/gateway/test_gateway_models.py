@@ -62,14 +62,6 @@ async def test_index_lists_every_engine_and_why_it_is_not_ready(
     assert [model.name for model in ready.models] == ["echo"]
 
 
-async def test_loading_prewarms_the_workers(agent: FakeAgent, caller: Caller) -> None:
-    answer = await caller.oip.RepositoryModelLoad(load(), timeout=30)
-    assert (answer.model_name, answer.isLoaded) == ("echo", True)
-    (worker,) = await caller.workers(1)
-    assert [session.engine for session in worker.sessions] == ["echo"]
-    assert agent.loads == list(worker.sessions)
-
-
 async def test_load_uses_another_configuration_if_one_cannot_be_used(
     new_agent: NewAgent, caller: Caller
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
-from synergai.v1 import jobs_pb2
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
@@ -159,47 +158,6 @@ async def test_further_connections_are_refused_while_one_has_calls(
         assert "connections = 1" in (error.details() or "")
         await other.oip.ModelInfer(infer_request(), metadata=bearer("free"))
     stream.cancel()
-
-
-def submission(priority: int = 0, queries: int = 10, tenant: str = "") -> jobs_pb2.SubmitRequest:
-    spec = jobs_pb2.JobSpec(engine="echo", queries=queries, priority=priority, tenant=tenant)
-    return jobs_pb2.SubmitRequest(spec=spec, idempotency_key="key")
-
-
-async def test_jobs_are_limited_and_hidden_from_other_tenants(
-    caller: Caller, agent: FakeAgent
-) -> None:
-    agent.answer = agent.hold
-    jobs = caller.jobs
-    job = await jobs.Submit(submission(), metadata=bearer("jobs"))
-    assert job.spec.tenant == "jobs"
-    assert (await jobs.Submit(submission(), metadata=bearer("jobs"))).id == job.id
-    request = submission()
-    request.idempotency_key = "another"
-    error = await caller.failure(jobs.Submit(request, metadata=bearer("jobs")))
-    assert (error.code(), "unfinished_jobs = 1" in (error.details() or "")) == (
-        CODE.RESOURCE_EXHAUSTED,
-        True,
-    )
-    other = await jobs.Submit(submission(), metadata=bearer("free"))
-    assert other.id != job.id
-    for call in (
-        jobs.Get(jobs_pb2.GetRequest(job_id=job.id), metadata=bearer("free")),
-        jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=bearer("free")),
-    ):
-        assert (await caller.failure(call)).code() is CODE.NOT_FOUND
-    watch = jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), metadata=bearer("free"))
-    with pytest.raises(grpc.aio.AioRpcError, match="there is no job"):
-        await watch.read()
-    listed = await jobs.List(jobs_pb2.ListRequest(), metadata=bearer("free"))
-    assert [each.id for each in listed.jobs] == [other.id]
-    denied = jobs.Submit(submission(tenant="jobs"), metadata=bearer("free"))
-    assert (await caller.failure(denied)).code() is CODE.PERMISSION_DENIED
-    for refused in (submission(priority=4), submission(priority=4, tenant="slow")):
-        denied = jobs.Submit(refused, metadata=bearer("slow"))
-        assert (await caller.failure(denied)).code() is CODE.PERMISSION_DENIED
-    await jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), metadata=bearer("jobs"))
-    await jobs.Submit(request, metadata=bearer("jobs"))
 
 
 async def test_stream_of_a_removed_client_gets_no_further_responses(

@@ -346,17 +346,6 @@ def test_standby_tells_an_address_that_other_machines_can_reach() -> None:
     assert advertised("[::]:8001").endswith(":8001")
 
 
-async def test_gateway_resumes_the_jobs_of_the_database(
-    server: PostgresqlServer, config: GatewaySettings
-) -> None:
-    config = replace(config, journal=server.url)
-    async with Gateway(config) as gateway:
-        await gateway.app.storage.journal.accept(a_record("a"))
-    async with Gateway(config) as gateway:
-        assert gateway.app.jobs.restored == 1
-        assert not (config.state / "journal.db").exists()
-
-
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """Mount point of a small disk for a database."""

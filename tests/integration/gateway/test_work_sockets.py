@@ -67,12 +67,6 @@ async def test_socket_with_an_unknown_connection_id_is_closed(
     assert len(await caller.workers(1)) == 1
 
 
-async def test_unauthenticated_socket_cannot_allocate_memory(agent: FakeAgent) -> None:
-    socket = await open_work_socket(agent.work_port, "x" * 65, lambda _: None)
-    await asyncio.wait_for(asyncio.wait([socket.closed]), 30)
-    assert not agent.ended.is_set()
-
-
 async def test_malformed_message_on_a_socket_closes_the_connection(
     agent: FakeAgent, caller: Caller
 ) -> None:

@@ -148,15 +148,6 @@ def test_a_board_that_cannot_be_switched_back_is_in_no_known_mode(
     assert failed.value.reading.detail
 
 
-def test_a_concurrent_switch_by_another_program_is_not_reverted(agx: EmulatedBoard) -> None:
-    power = controller(agx)
-    agx.inject_fault("other=4", once=True)
-    with pytest.raises(SwitchFailed, match="it is in MODE_30W_6CORE") as failed:
-        power.switch("MAXN")
-    assert failed.value.reading == power.read() == Reading("MODE_30W_6CORE")
-    assert [call for call in agx.calls() if "-m" in call] == ["nvpmodel -m 0"]
-
-
 def test_a_switch_is_judged_by_the_mode_read_back(
     agx: EmulatedBoard,
 ) -> None:

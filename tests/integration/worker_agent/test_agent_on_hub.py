@@ -92,9 +92,6 @@ class FakeHub:
         assignment = hub_pb2.Assignment(id=assignment_id, engine=engine, **(usual | fields))
         self._orders.put_nowait(hub_pb2.WorkOrders(assignments=[assignment]))
 
-    def stop_assignment(self, assignment_id: int) -> None:
-        self._orders.put_nowait(hub_pb2.WorkOrders(stops=[assignment_id]))
-
     def order(self, message: hub_pb2.GatewayControl) -> None:
         self._control_orders.put_nowait(message)
 
@@ -354,19 +351,6 @@ async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     assert isinstance(await hub.reports.get(), hub_pb2.Ended)
     hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
     assert not (await hub.heard("session_changed")).session_changed.resident
-
-
-@pytest.mark.usefixtures("agent")
-async def test_stopped_assignment_keeps_its_progress(hub: FakeHub) -> None:
-    hub.assign(1, "twice", count=FOREVER)
-    hub.assign(2, "twice", count=5)
-    progress = await hub.progress()
-    hub.stop_assignment(2)
-    hub.stop_assignment(1)
-    first, second = await hub.ended(1), await hub.ended(2)
-    assert first.outcome == second.outcome == hub_pb2.OUTCOME_STOPPED
-    assert first.progress.done >= progress.done > 0
-    assert second.progress.done == 0
 
 
 IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [

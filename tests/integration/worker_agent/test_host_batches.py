@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.inventories import described
 from worker_agent.hosts.process import HostProcess
-from worker_agent.inventory import Inventory
 from worker_agent.ipc import RunEnded
 
 TWICE = Session(EngineName("twice"), Configuration(1))
@@ -186,14 +184,6 @@ async def test_range_in_batches_has_the_accuracy_of_its_queries_alone(batching: 
     assert (together.outcome, together.tally.batch) == (Outcome.COMPLETED, 8)
     for tally in (alone.tally, together.tally):
         assert (tally.done, tally.labelled, tally.correct) == (20, 20, 12)
-
-
-async def test_max_batch_is_described_or_refused(batching: Path, models: Path) -> None:
-    shutil.copytree(models / "bytes", batching / "bytes")
-    (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")
-    engines = await described(Inventory(batching, batching / "cache"))
-    assert engines[EngineName("twice")].max_batch == 8
-    assert "first dimension of 'x' is fixed" in engines[EngineName("bytes")].fault
 
 
 async def start_with_little_memory(models: Path) -> HostProcess:

@@ -56,14 +56,6 @@ def answer(host: HostClient, request: oip.ModelInferRequest) -> oip.ModelInferRe
 # --- the engine host ------------------------------------------------------------------------
 
 
-def test_images_and_their_tensors_give_equal_outputs(colours: HostClient) -> None:
-    image = picture("green", height=300, width=400)
-    by_image = answer(colours, asked([image]))
-    by_tensor = answer(colours, build_request("colours", {"input:0": mobilenet_input(image)}))
-
-    assert by_image.raw_output_contents == by_tensor.raw_output_contents
-
-
 def test_a_batch_of_jpeg_and_png_is_answered_image_by_image(colours: HostClient) -> None:
     images = [picture("red"), picture("blue", ".png"), picture("green")]
 

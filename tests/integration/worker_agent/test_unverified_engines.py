@@ -134,22 +134,6 @@ def test_added_engine_is_checked_and_said_to_be_unverified_with_what_to_do(
     assert "unverified" not in pairs.stdout
 
 
-def test_model_that_cannot_be_loaded_is_not_added(tmp_path: Path) -> None:
-    save(
-        tmp_path / "broken",
-        [helper.make_node("Conv", ["x", "x"], ["y"], kernel_shape=[3, 3, 3])],
-        [tensor("x", FLOAT, [1, 1, 2, 2])],
-        [tensor("y", FLOAT, [1, 1, 2, 2])],
-    )
-    added = run(tmp_path, "add", "broken/model.onnx")
-    assert (added.returncode, added.stdout) == (1, "")
-    assert "cannot load model.onnx" in added.stderr
-    assert not (tmp_path / "models" / "broken").exists()
-    unchecked = run(tmp_path, "add", "broken/model.onnx", "--no-check")
-    assert unchecked.returncode == 0
-    assert "not checked" in unchecked.stdout
-
-
 @pytest.fixture(scope="module")
 def fleet(particular: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     path = tmp_path_factory.mktemp("fleet")

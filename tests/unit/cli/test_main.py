@@ -83,30 +83,17 @@ finally:
     assert set(done.stdout.splitlines()[-1].split()) <= quick | {"synergai"}
 
 
-@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
-def test_every_application_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run([name, "--help"], capsys)
-    assert code == 0, err
-    assert "Usage: synergai" in out
-    assert "install-completion" not in out
-
-
-@pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
-def test_help_names_every_option_in_full_on_80_columns(
+@pytest.mark.parametrize("name", ["", *sorted(cli.APPLICATIONS)])
+def test_help_names_every_option_in_full_and_types_alike_on_80_columns(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run([name, "--help"], capsys)
-    assert not re.search(r"--[\w-]*…", out)
-
-
-@pytest.mark.parametrize("name", ["", *sorted(cli.APPLICATIONS)])
-def test_help_names_types_alike_and_none_for_flags(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = run([name, "--help"] if name else ["--help"], capsys)
-    assert not re.search(r"<(bool|int|str|path|float|list)", out)
+    code, out, err = run([name, "--help"] if name else ["--help"], capsys)
+    assert code == 0, err
+    assert "Usage: synergai" in out
+    assert not re.search(r"--[\w-]*…|<(bool|int|str|path|float|list)", out)
     assert re.search(r"--help +Show", out)
+    assert not name or "install-completion" not in out
 
 
 @pytest.mark.parametrize("name", sorted(cli.APPLICATIONS))
@@ -138,18 +125,29 @@ def test_unknown_command_exits_2_and_suggests_a_close_one(
     assert "Did you mean 'engines'?" in err
 
 
-def test_error_prints_one_line_and_exits_1(
-    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SynergaiError("the lamp\nis out"), 1, "the lamp is out"),
+        (SynergaiError("no file \x1b[2J\udcff\nhere"), 1, "no file ?[2J? here"),
+        (InvalidSettings("--lamp: 'x' is no lamp"), 2, "--lamp: 'x' is no lamp"),
+        (
+            PermissionError(13, "Permission denied", "/somewhere"),
+            1,
+            "/somewhere: Permission denied",
+        ),
+    ],
+    ids=["error", "control characters", "settings", "file"],
+)
+def test_error_prints_one_line_and_sets_the_exit_code(
+    failing: FailingCommand,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    line: str,
 ) -> None:
-    failing(SynergaiError("the lamp\nis out"))
-    assert run(["jobs"], capsys) == (1, "", "error: the lamp is out\n")
-
-
-def test_invalid_settings_exit_2(
-    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing(InvalidSettings("--lamp: 'x' is no lamp"))
-    assert run(["jobs"], capsys) == (2, "", "error: --lamp: 'x' is no lamp\n")
+    failing(error)
+    assert run(["jobs"], capsys) == (code, "", f"error: {line}\n")
 
 
 def test_interruption_exits_130(
@@ -168,13 +166,6 @@ def test_interruption_before_the_command_runs_exits_130(monkeypatch: pytest.Monk
     with pytest.raises(SystemExit) as exited:
         program(["jobs"])
     assert exited.value.code == INTERRUPTED
-
-
-def test_os_error_names_the_file(
-    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing(PermissionError(13, "Permission denied", "/somewhere"))
-    assert run(["jobs"], capsys) == (1, "", "error: /somewhere: Permission denied\n")
 
 
 def test_internal_error_shows_no_traceback(
@@ -295,14 +286,6 @@ def test_invalid_arguments_are_rejected_without_a_call(
     assert (code, out) == (1, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_errors_contain_no_control_characters(
-    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing(SynergaiError("no file \x1b[2J\udcff\nhere"))
-
-    assert run(["jobs"], capsys)[2] == "error: no file ?[2J? here\n"
 
 
 def test_path_that_is_not_valid_text_can_be_printed(

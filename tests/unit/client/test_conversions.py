@@ -6,18 +6,10 @@ import grpc
 import numpy as np
 import pytest
 
+from synergai import errors
 from synergai.client.fleet import worker_from_proto
 from synergai.client.requests import job_spec, request_builder
 from synergai.domain import EngineName
-from synergai.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidInput,
-    NotSupported,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
 from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Backoff
 from synergai.v1 import fleet_pb2, jobs_pb2
@@ -43,7 +35,7 @@ def test_version_may_name_a_variant() -> None:
 
 @pytest.mark.parametrize("floor", [-0.1, 1.5, float("nan")])
 def test_floor_that_is_no_share_is_refused(floor: float) -> None:
-    with pytest.raises(InvalidInput, match="min_accuracy"):
+    with pytest.raises(errors.InvalidInput, match="min_accuracy"):
         request_builder("digits", min_accuracy=floor)
 
 
@@ -62,14 +54,14 @@ def test_specification_over_an_upload_round_trips(max_failures: int | None) -> N
 @pytest.mark.parametrize(
     ("state", "error"),
     [
-        (JobState.FAILED, SynergaiError),
-        (JobState.CANCELLED, Cancelled),
-        (JobState.REJECTED, Overloaded),
-        (JobState.EXPIRED, DeadlineExceeded),
+        (JobState.FAILED, errors.SynergaiError),
+        (JobState.CANCELLED, errors.Cancelled),
+        (JobState.REJECTED, errors.Overloaded),
+        (JobState.EXPIRED, errors.DeadlineExceeded),
     ],
 )
 def test_unsuccessful_job_raises_the_matching_error(
-    state: JobState, error: type[SynergaiError]
+    state: JobState, error: type[errors.SynergaiError]
 ) -> None:
     with pytest.raises(error, match=rf"^job j {state.name.lower()}: why$") as raised:
         job_status_from_proto(a_job(state, "why")).raise_unless_succeeded()
@@ -79,7 +71,7 @@ def test_unsuccessful_job_raises_the_matching_error(
 def test_job_in_an_unknown_state_is_rejected() -> None:
     job = a_job(JobState.QUEUED)
     job.state = jobs_pb2.JobState.ValueType(99)
-    with pytest.raises(InvalidInput, match="unknown job state 99"):
+    with pytest.raises(errors.InvalidInput, match="unknown job state 99"):
         job_status_from_proto(job)
 
 
@@ -119,20 +111,20 @@ def test_unknown_worker_state_becomes_unknown() -> None:
 )
 def test_transport_failure_names_the_gateway(details: str, message: str) -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, details)
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, errors.Unavailable)
     assert str(error) == message
 
 
 def test_a_request_that_is_too_large_is_told_its_size() -> None:
     details = "CLIENT: Sent message larger than max (76800041 vs. 67108864)"
     error = error_from_call("gate:1", grpc.StatusCode.RESOURCE_EXHAUSTED, details)
-    assert isinstance(error, InvalidInput)
+    assert isinstance(error, errors.InvalidInput)
     assert str(error).startswith("the request has 76,800,041 bytes, and a message has at most 67,1")
 
 
 def test_unimplemented_call_suggests_that_the_server_is_no_gateway() -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-    assert isinstance(error, NotSupported)
+    assert isinstance(error, errors.NotSupported)
     assert str(error) == "gate:1 does not implement this call; is it a SynergAI gateway?"
 
 
@@ -153,7 +145,7 @@ SSL = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: SSL routines:
 )
 def test_tls_failure_names_its_cause(details: str, text: str) -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNAVAILABLE, REFUSED + details)
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, errors.Unavailable)
     assert re.search(rf"gate:1.*{text}", str(error))
 
 

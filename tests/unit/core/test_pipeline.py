@@ -19,29 +19,16 @@ from synergai.core.pipeline import (
     Visit,
 )
 from synergai.core.route import Route
-from synergai.domain import Engine, EngineName, WorkerId
-from synergai.names import stage_name
+from synergai.domain import WorkerId
+from tests.engines import new_engine, new_stage
 
 QUERIES, MOST_LOSSES = 12, 3
 
 
-def engine(first: int, last: int) -> Engine:
-    return Engine(
-        name=stage_name("net", first, last),
-        version="1",
-        backend="onnxruntime",
-        inputs=(),
-        outputs=(),
-        stage_of="a" * 64,
-        stage_end=9,
-    )
-
-
 def route(*cuts: int, whole: bool = False) -> Route:
     """Return a route through stages, maybe with the whole engine behind them."""
-    stages = tuple(map(engine, (0, *cuts), (*cuts, 9)))
-    last = Engine(name=EngineName("net"), version="1", backend="onnxruntime", inputs=(), outputs=())
-    return Route((*stages[:-1], last) if whole else stages)
+    stages = tuple(map(new_stage, (0, *cuts), (*cuts, 9)))
+    return Route((*stages[:-1], new_engine("net")) if whole else stages)
 
 
 ROUTES = [route(4), route(2, 5), route(2, 5, whole=True), route(3, whole=True)]

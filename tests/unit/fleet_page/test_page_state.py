@@ -7,20 +7,11 @@ from msgspec.structs import replace
 
 from synergai.core.routes.deployment import EngineDeployment
 from synergai.core.routes.problem import Leg, Route
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    Eject,
-    Expire,
-    Finish,
-    JobArrived,
-    JobCancelled,
-    Reject,
-    TimePassed,
-    WorkerLeft,
-)
-from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
+from synergai.core.scheduling import events
+from synergai.domain import AssignmentId, EngineName, JobId, Outcome, WorkerId
 from synergai.fleet_page import page_state
 from synergai.fleet_page.page_state import MAX_REQUESTS, Batch, PageRecord, PageState, encode
+from tests.cores import new_job
 from tests.staged_runs import staged_run
 
 
@@ -30,16 +21,8 @@ def shown(records: list[PageRecord], kind: str) -> list[dict[str, Any]]:
     return [record for record in sent if record["kind"] == kind]
 
 
-def request(number: int, deadline: float = math.inf) -> JobArrived:
-    job = Job(
-        id=JobId(f"r{number}"),
-        engine=EngineName("net"),
-        queries=1,
-        arrival=1.0,
-        deadline=deadline,
-        perishable=True,
-    )
-    return JobArrived(job, 1)
+def request(number: int, deadline: float = math.inf) -> events.JobArrived:
+    return new_job(f"r{number}", "net", 1, 1.0, deadline=deadline, perishable=True)
 
 
 def test_changes_on_top_of_a_state_make_the_later_state() -> None:
@@ -87,7 +70,7 @@ def test_surplus_requests_are_counted_without_a_record() -> None:
     for number in range(MAX_REQUESTS + 3):
         page.record(request(number), 1.0, [])
     for number in range(MAX_REQUESTS + 3):
-        page.record(TimePassed(), 1.1, [Finish(JobId(f"r{number}"))])
+        page.record(events.TimePassed(), 1.1, [events.Finish(JobId(f"r{number}"))])
     state = page.state()
     assert len(shown(state, "job")) == MAX_REQUESTS
     [second] = shown(state, "second")
@@ -104,10 +87,10 @@ def test_only_jobs_that_finish_in_time_are_goodput() -> None:
     page = PageState()
     for number in range(5):
         page.record(request(number, deadline=2.0), 1.0, [])
-    page.record(TimePassed(), 1.5, [Finish(JobId("r0"))])
-    page.record(TimePassed(), 1.5, [Reject(JobId("r1"), "no worker")])
-    page.record(JobCancelled(JobId("r2")), 1.5, [])
-    page.record(TimePassed(), 2.5, [Finish(JobId("r3")), Expire(JobId("r4"))])
+    page.record(events.TimePassed(), 1.5, [events.Finish(JobId("r0"))])
+    page.record(events.TimePassed(), 1.5, [events.Reject(JobId("r1"), "no worker")])
+    page.record(events.JobCancelled(JobId("r2")), 1.5, [])
+    page.record(events.TimePassed(), 2.5, [events.Finish(JobId("r3")), events.Expire(JobId("r4"))])
     seconds = shown(page.state(), "second")
     assert [(each.get("met", 0), each.get("violated", 0)) for each in seconds] == [(1, 1), (0, 2)]
 
@@ -115,10 +98,10 @@ def test_only_jobs_that_finish_in_time_are_goodput() -> None:
 def test_worker_that_leaves_ends_its_assignments() -> None:
     page = PageState()
     for step in staged_run(1, 1):
-        if not isinstance(step[0], AssignmentEnded):
+        if not isinstance(step[0], events.AssignmentEnded):
             page.record(*step)
-    page.record(WorkerLeft(WorkerId("edge-000")), 9.0, [])
-    page.record(AssignmentEnded(AssignmentId(1), 10, Outcome.COMPLETED), 9.5, [])
+    page.record(events.WorkerLeft(WorkerId("edge-000")), 9.0, [])
+    page.record(events.AssignmentEnded(AssignmentId(1), 10, Outcome.COMPLETED), 9.5, [])
     state = page.state()
     [assignment] = shown(state, "assignment")
     assert (assignment["outcome"], assignment["ended"]) == ("revoked", 9.0)
@@ -129,7 +112,7 @@ def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
     page = PageState(watched=True)
     steps = list(staged_run(1, 1))
     page.record(*steps[0])
-    page.record(TimePassed(), 0.1, [Eject(WorkerId("edge-000"), 5.0)])
+    page.record(events.TimePassed(), 0.1, [events.Eject(WorkerId("edge-000"), 5.0)])
     [worker] = shown(page.take(), "worker")
     assert worker["state"] == "ejected"
     for step in steps[1:]:

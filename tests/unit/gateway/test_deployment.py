@@ -44,7 +44,9 @@ from tests.waiting import turns, until
 
 NET = EngineName("net")
 MODEL = "a" * 64
-WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=MODEL)
+WHOLE = replace(
+    stage(0, 9), name=NET, backend="onnxruntime", stage_of="", stage_end=0, digest=MODEL
+)
 TOO_LARGE = replace(WHOLE, fault="it is too large", too_large=True)
 
 

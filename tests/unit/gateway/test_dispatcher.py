@@ -10,13 +10,7 @@ from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
 from gateway.jobs.tracker import LEAST, PRIOR
-from synergai.core.scheduling.events import (
-    Command,
-    EnginesChanged,
-    Event,
-    ProgressChecked,
-    WorkerDraining,
-)
+from synergai.core.scheduling import events
 from synergai.domain import AssignmentId, EngineName
 from synergai.errors import (
     DeadlineExceeded,
@@ -94,7 +88,7 @@ def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) ->
     core, failures = harness.dispatcher.core, iter([RuntimeError("a bug")])
     handle = core.handle
 
-    def fail_once(event: Event, now: float) -> list[Command]:
+    def fail_once(event: events.Event, now: float) -> list[events.Command]:
         for failure in failures:
             raise failure
         return handle(event, now)
@@ -304,10 +298,10 @@ async def test_event_of_a_replaced_worker_is_dropped(harness: GatewayHarness) ->
     replaced = harness.add_worker("w1")
     harness.dispatcher.remove_worker(replaced)
     current = harness.add_worker("w1")
-    harness.dispatcher.post(WorkerDraining(replaced.id), source=replaced)
+    harness.dispatcher.post(events.WorkerDraining(replaced.id), source=replaced)
     harness.begin_request()
     assert len(harness.assignments(current)) == 1
-    harness.dispatcher.post(WorkerDraining(current.id), source=current)
+    harness.dispatcher.post(events.WorkerDraining(current.id), source=current)
     harness.begin_request()
     assert harness.assignments(current) == []
 
@@ -333,7 +327,7 @@ async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     assert not harness.dispatcher.core.is_unprofiled(worker.id, ENGINE.name)
 
     worker.engines[later] = replace(ENGINE, name=later)
-    harness.dispatcher.post(EnginesChanged(worker.id, worker.usable_engines), source=worker)
+    harness.dispatcher.post(events.EnginesChanged(worker.id, worker.usable_engines), source=worker)
     harness.dispatcher.log_unprofiled(worker, [later])
     harness.dispatcher.log_unprofiled(worker, [ENGINE.name])
     assert [(record.levelname, record.message) for record in caplog.records] == [
@@ -507,7 +501,7 @@ async def test_request_on_a_silent_worker_is_answered_by_another_and_its_late_an
     (first,) = harness.assignments(silent)
     later = harness.clock.now() + 1000.0
     monkeypatch.setattr(type(harness.clock), "now", lambda _: later)
-    harness.dispatcher.post(ProgressChecked(), after_pending=True)
+    harness.dispatcher.post(events.ProgressChecked(), after_pending=True)
     assert harness.dispatcher.core.ejected(silent.id)
     assert harness.dispatcher.ejections == 1
     (again,) = harness.assignments(other)

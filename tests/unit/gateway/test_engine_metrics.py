@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, Metric, generate_latest
 
 from gateway.dispatch.report_intake import count_run
-from gateway.monitoring.counts import (
-    JOB_BUCKETS,
-    REQUEST_BUCKETS,
-    Buckets,
-    EngineMetrics,
-    TenantCounts,
-    job_outcome,
-    request_outcome,
-)
+from gateway.monitoring import counts
 from gateway.monitoring.metrics import (
     FamilyCollector,
     MetricFamily,
@@ -24,18 +16,8 @@ from gateway.monitoring.metrics import (
     tenant_families,
     worker_families,
 )
+from synergai import errors
 from synergai.domain import EngineName, WorkerId
-from synergai.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    EngineNotFound,
-    EngineUnusable,
-    InvalidInput,
-    NotSupported,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
 from synergai.jobs import JobState
 from synergai.wire.work_transport import SentOver
 from tests.unit.gateway.conftest import GatewayHarness
@@ -55,15 +37,17 @@ def collected(families: Iterable[MetricFamily]) -> list[Metric]:
     return list(collector.collect())
 
 
-@pytest.mark.parametrize(("kind", "buckets"), [("request", REQUEST_BUCKETS), ("job", JOB_BUCKETS)])
+@pytest.mark.parametrize(
+    ("kind", "buckets"), [("request", counts.REQUEST_BUCKETS), ("job", counts.JOB_BUCKETS)]
+)
 @given(data=st.data())
 def test_histogram_is_exposed_as_by_prometheus_client(
-    kind: str, buckets: Buckets, data: st.DataObject
+    kind: str, buckets: counts.Buckets, data: st.DataObject
 ) -> None:
     durations = st.sampled_from(buckets.bounds) | st.floats(0.0, 1e5)
     name = f"synergai_{kind}_queue_seconds"
     theirs = Histogram(name, "", ["engine"], buckets=buckets.bounds, registry=None)
-    ours = EngineMetrics()
+    ours = counts.EngineMetrics()
     theirs.labels("digits")
     for seconds in data.draw(st.lists(durations, max_size=12)):
         theirs.labels("digits").observe(seconds)
@@ -73,7 +57,7 @@ def test_histogram_is_exposed_as_by_prometheus_client(
 
 
 def test_scrape_shows_the_last_snapshot() -> None:
-    metrics = EngineMetrics()
+    metrics = counts.EngineMetrics()
     collector = FamilyCollector()
     collector.add(*engine_families({"digits": metrics}))
     assert list(collector.collect()) == []
@@ -96,29 +80,29 @@ def test_scrape_shows_the_last_snapshot() -> None:
     [
         (None, False, "ok"),
         (None, True, "late"),
-        (DeadlineExceeded(""), True, "expired"),
-        (Overloaded(""), False, "rejected"),
-        (Cancelled(""), True, "cancelled"),
-        (InvalidInput(""), False, "invalid"),
-        (EngineNotFound("x"), False, "invalid"),
-        (NotSupported(""), False, "invalid"),
-        (EngineUnusable(""), False, "failed"),
-        (Unavailable(""), True, "failed"),
+        (errors.DeadlineExceeded(""), True, "expired"),
+        (errors.Overloaded(""), False, "rejected"),
+        (errors.Cancelled(""), True, "cancelled"),
+        (errors.InvalidInput(""), False, "invalid"),
+        (errors.EngineNotFound("x"), False, "invalid"),
+        (errors.NotSupported(""), False, "invalid"),
+        (errors.EngineUnusable(""), False, "failed"),
+        (errors.Unavailable(""), True, "failed"),
     ],
 )
-def test_outcome_of_a_request(error: SynergaiError | None, late: bool, outcome: str) -> None:
-    assert request_outcome(error, late=late) == outcome
+def test_outcome_of_a_request(error: errors.SynergaiError | None, late: bool, outcome: str) -> None:
+    assert counts.request_outcome(error, late=late) == outcome
 
 
 def test_outcome_of_a_job_is_its_state_or_whether_it_was_in_time() -> None:
-    ended = {state: job_outcome(state) for state in JobState if state.ended}
+    ended = {state: counts.job_outcome(state) for state in JobState if state.ended}
     assert sorted(ended.values()) == ["cancelled", "expired", "failed", "ok", "rejected"]
-    assert job_outcome(JobState.SUCCEEDED, late=True) == "late"
-    assert job_outcome(JobState.EXPIRED, late=True) == "expired"
+    assert counts.job_outcome(JobState.SUCCEEDED, late=True) == "late"
+    assert counts.job_outcome(JobState.EXPIRED, late=True) == "expired"
 
 
 def test_tenants_beyond_the_limit_share_a_label() -> None:
-    tenants = TenantCounts(limit=2)
+    tenants = counts.TenantCounts(limit=2)
     for tenant in ("", "lab", "shop", "lab", "other", "kiosk"):
         tenants.count_request(tenant, "ok")
     tenants.count_job("shop", "ok")

@@ -10,50 +10,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.jobs.tracker import (
-    LEAST,
-    LEAST_SHORT,
-    PRIOR,
-    PRIOR_FIXED_S,
-    WINDOW,
-    EstimateErrors,
-    Interval,
-)
+from gateway.jobs import tracker
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName
 from synergai.jobs import JobSpec
 from tests.unit.gateway.conftest import FakeClock, GatewayHarness
 
-LOW, HIGH = PRIOR
+LOW, HIGH = tracker.PRIOR
 SPEC = JobSpec(engine=EngineName("echo"), queries=1)
 
 
-def learned(*ratios: float) -> EstimateErrors:
-    errors = EstimateErrors()
+def learned(*ratios: float) -> tracker.EstimateErrors:
+    errors = tracker.EstimateErrors()
     for ratio in ratios:
         errors.add(10.0, 10.0 * ratio)
     return errors
 
 
-def prior(estimated_s: float) -> Interval:
-    return Interval(estimated_s * LOW, estimated_s * HIGH + PRIOR_FIXED_S)
+def prior(estimated_s: float) -> tracker.Interval:
+    return tracker.Interval(estimated_s * LOW, estimated_s * HIGH + tracker.PRIOR_FIXED_S)
 
 
 def test_prior_holds_until_enough_similar_jobs_have_completed() -> None:
     assert learned().around(10.0) == prior(10.0)
-    assert learned(*[1.0] * (LEAST - 1)).around(10.0) == prior(10.0)
-    assert learned(*[1.0] * LEAST).around(10.0) == (10.0, 10.0)
+    assert learned(*[1.0] * (tracker.LEAST - 1)).around(10.0) == prior(10.0)
+    assert learned(*[1.0] * tracker.LEAST).around(10.0) == (10.0, 10.0)
 
 
 def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
-    errors = EstimateErrors()
-    for _ in range(WINDOW):
+    errors = tracker.EstimateErrors()
+    for _ in range(tracker.WINDOW):
         errors.add(20.0, 31.0, 20.0)
-    for number in range(LEAST_SHORT):
+    for number in range(tracker.LEAST_SHORT):
         assert errors.fixed_s == 0.0
         errors.add(0.002, 0.012 + number * 0.001, 0.002)
     assert errors.fixed_s == pytest.approx(0.012)
-    for _ in range(LEAST):  # which are estimated with it
+    for _ in range(tracker.LEAST):  # which are estimated with it
         errors.add(0.014, 0.014, 0.002)
     assert errors.fixed_s == pytest.approx(0.012)
 
@@ -64,7 +56,7 @@ async def test_short_jobs_teach_what_dispatching_and_recording_take(tmp_path: Pa
     harness = GatewayHarness(journal, clock=clock)
     worker = harness.add_worker()
     estimates = []
-    for _ in range(LEAST_SHORT + 1):
+    for _ in range(tracker.LEAST_SHORT + 1):
         status = await harness.jobs.submit(UNRESTRICTED, SPEC)
         [assignment] = harness.assignments(worker)
         clock.time += 0.04
@@ -74,7 +66,7 @@ async def test_short_jobs_teach_what_dispatching_and_recording_take(tmp_path: Pa
         estimates.append((await harness.jobs.get(UNRESTRICTED, status.id)).estimated_s)
     harness.dispatcher.close()
     await journal.close()
-    assert estimates == pytest.approx([0.01] * LEAST_SHORT + [0.04], rel=0.1)
+    assert estimates == pytest.approx([0.01] * tracker.LEAST_SHORT + [0.04], rel=0.1)
 
 
 @settings(max_examples=15, deadline=None)
@@ -101,7 +93,7 @@ def test_interval_holds_nine_of_ten_further_jobs(
 def test_interval_holds_nine_of_ten_jobs_of_every_length_in_a_mixture(seed: int) -> None:
     """Fixed costs of tens of milliseconds dominate short jobs, those of the machine long ones."""
     draw = random.Random(seed)
-    errors = EstimateErrors()
+    errors = tracker.EstimateErrors()
     held = dict.fromkeys(range(-3, 3), 0)
     jobs = dict.fromkeys(held, 0)
     widths = []
@@ -113,7 +105,7 @@ def test_interval_holds_nine_of_ten_jobs_of_every_length_in_a_mixture(seed: int)
         estimated_s = queries_s + errors.fixed_s
         low, high = errors.around(estimated_s)
         errors.add(estimated_s, actual_s, queries_s)
-        if number >= WINDOW:
+        if number >= tracker.WINDOW:
             jobs[decade] += 1
             held[decade] += low <= actual_s <= high
             if decade >= 0:

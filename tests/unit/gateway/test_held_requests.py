@@ -15,15 +15,8 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
+from synergai import errors
 from synergai.domain import Engine, JobId, WorkerId
-from synergai.errors import (
-    DeadlineExceeded,
-    EngineNotFound,
-    EngineUnserved,
-    Overloaded,
-    SynergaiError,
-    Unavailable,
-)
 from synergai.names import versioned
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.clock import Clock
@@ -56,9 +49,9 @@ class FakeInference:
         self._catalogue = catalogue
         self._admission = admission
         self.begun: list[BegunRequest] = []
-        self.rejected: list[SynergaiError] = []
+        self.rejected: list[errors.SynergaiError] = []
 
-    def count_rejected(self, admitted: Admitted, error: SynergaiError) -> None:
+    def count_rejected(self, admitted: Admitted, error: errors.SynergaiError) -> None:
         assert admitted.call.request_id == ID
         self.rejected.append(error)
 
@@ -130,7 +123,7 @@ async def test_request_whose_engine_runs_in_stages_by_then_runs_in_them(harness:
 
 async def test_request_holds_room_once(harness: Harness) -> None:
     harness.held.hold(harness.call(harness.raw, None))
-    with pytest.raises(Overloaded):
+    with pytest.raises(errors.Overloaded):
         harness.held.hold(harness.call(harness.raw, None))
     harness.catalogue.update(BOX, harness.engine)
     await turns()
@@ -149,7 +142,7 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
 
 async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
     request = harness.held.hold(harness.call(harness.raw, 0.0))
-    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+    with pytest.raises(errors.DeadlineExceeded, match="still being inspected"):
         await request.result
     assert harness.admission.requests == 0
     assert len(harness.inference.rejected) == 1
@@ -159,7 +152,7 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
     request = harness.held.hold(harness.call(harness.raw, None))
     await turns()
     harness.held.close()
-    with pytest.raises(Unavailable, match="is stopping"):
+    with pytest.raises(errors.Unavailable, match="is stopping"):
         await request.result
     assert harness.admission.requests == 0
 
@@ -168,7 +161,7 @@ async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
     harness: Harness,
 ) -> None:
     request = harness.held.hold(harness.call(harness.request(timeout_us=1), 60.0))
-    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+    with pytest.raises(errors.DeadlineExceeded, match="still being inspected"):
         await request.result
 
 
@@ -185,7 +178,7 @@ async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspec
     engine: Engine,
 ) -> None:
     harness = without_worker(engine, worker_wait_s=60.0)
-    with pytest.raises(EngineUnserved):
+    with pytest.raises(errors.EngineUnserved):
         harness.catalogue.find("echo")
     request = harness.held.hold(harness.call(harness.raw, 60.0))
     await turns()
@@ -205,7 +198,9 @@ async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspec
 async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None:
     harness = without_worker(engine, worker_wait_s=1e-6)
     request = harness.held.hold(harness.call(harness.raw, None))
-    with pytest.raises(EngineUnserved, match="no worker that serves engine 'echo' is connected"):
+    with pytest.raises(
+        errors.EngineUnserved, match="no worker that serves engine 'echo' is connected"
+    ):
         await request.result
     assert len(harness.inference.rejected) == 1
     assert harness.admission.requests == harness.held.count == 0
@@ -214,16 +209,16 @@ async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None
 async def test_wait_for_a_worker_ends_at_the_deadline(engine: Engine) -> None:
     harness = without_worker(engine, worker_wait_s=60.0)
     request = harness.held.hold(harness.call(harness.raw, 0.0))
-    with pytest.raises(EngineUnserved):
+    with pytest.raises(errors.EngineUnserved):
         await request.result
 
 
 async def test_unknown_engines_and_a_wait_of_zero_are_refused_at_once(engine: Engine) -> None:
-    with pytest.raises(EngineNotFound):
+    with pytest.raises(errors.EngineNotFound):
         without_worker(engine, worker_wait_s=60.0).catalogue.find("nobody")
-    with pytest.raises(Unavailable) as refusal:
+    with pytest.raises(errors.Unavailable) as refusal:
         without_worker(engine, worker_wait_s=0.0).catalogue.find("echo")
-    assert not isinstance(refusal.value, EngineUnserved)
+    assert not isinstance(refusal.value, errors.EngineUnserved)
 
 
 def test_version_that_is_being_inspected_is_used_before_one_without_a_worker(

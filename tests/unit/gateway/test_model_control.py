@@ -7,15 +7,8 @@ from msgspec.structs import replace
 
 from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.model_control import ModelControl
+from synergai import errors
 from synergai.domain import Configuration, Engine, EngineName, Session
-from synergai.errors import (
-    DeadlineExceeded,
-    EngineNotFound,
-    EngineUnloaded,
-    EngineUnusable,
-    SynergaiError,
-    Unavailable,
-)
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.runtime.send_queue import SendQueue
 from synergai.wire.converters import session_from_proto
@@ -65,8 +58,8 @@ def orders(worker: ConnectedWorker) -> list[tuple[str, Session]]:
     return found
 
 
-async def error_of(task: asyncio.Task[None]) -> SynergaiError:
-    with pytest.raises(SynergaiError) as caught:
+async def error_of(task: asyncio.Task[None]) -> errors.SynergaiError:
+    with pytest.raises(errors.SynergaiError) as caught:
         await task
     return caught.value
 
@@ -108,7 +101,7 @@ async def test_loading_all_versions_fails_if_one_stays_unloaded(fleet: Fleet) ->
     task = asyncio.create_task(fleet.control.load_any([ECHO, second]))
     await asyncio.sleep(0)
     fleet.set_resident(worker)
-    with pytest.raises(Unavailable, match="echo/2"):
+    with pytest.raises(errors.Unavailable, match="echo/2"):
         await task
 
 
@@ -117,7 +110,7 @@ async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
     engine = worker.engines[ECHO]
     pending = replace(engine, fault="it is being inspected", pending=True)
     fleet.harness.catalogue.update(worker.id, pending)
-    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+    with pytest.raises(errors.DeadlineExceeded, match="still being inspected"):
         await fleet.control.load(ECHO, budget_s=0.0)
     task = await fleet.start_load()
     assert orders(worker) == []
@@ -144,7 +137,7 @@ async def test_load_fails_once_all_workers_have_failed(fleet: Fleet) -> None:
     assert not task.done()
     fleet.control.on_session_changed(second, SESSION, resident=False, fault="truncated file")
     error = await error_of(task)
-    assert isinstance(error, EngineUnusable)
+    assert isinstance(error, errors.EngineUnusable)
     assert "'w2': truncated file" in str(error)
 
 
@@ -170,7 +163,7 @@ async def test_load_of_an_engine_that_is_faulty_everywhere_is_tried_again(fleet:
     assert orders(worker) == [("load", SESSION)]
     fleet.control.on_session_changed(worker, SESSION, resident=False, fault="it hung again")
     error = await error_of(task)
-    assert isinstance(error, EngineUnusable)
+    assert isinstance(error, errors.EngineUnusable)
     assert "it hung again" in str(error)
     task = await fleet.start_load()
     describe(good)
@@ -182,7 +175,7 @@ async def test_engine_that_no_worker_may_serve_is_not_loaded(fleet: Fleet) -> No
     worker = fleet.add_worker()
     worker.engines[ECHO] = replace(worker.engines[ECHO], fault="not allowed here")
     fleet.harness.catalogue.update(worker.id, worker.engines[ECHO])
-    with pytest.raises(EngineUnusable, match="not allowed here"):
+    with pytest.raises(errors.EngineUnusable, match="not allowed here"):
         await fleet.control.load(ECHO)
     assert orders(worker) == []
 
@@ -193,7 +186,7 @@ async def test_load_continues_after_its_call_has_timed_out(
     worker = fleet.add_worker()
     await fleet.control.unload(ECHO)
     task = await fleet.start_load(budget_s=0.0)
-    assert isinstance(await error_of(task), DeadlineExceeded)
+    assert isinstance(await error_of(task), errors.DeadlineExceeded)
     again = await fleet.start_load()
     assert orders(worker) == [("load", SESSION)]
     fleet.set_resident(worker)
@@ -210,9 +203,9 @@ async def test_load_without_a_caller_may_fail_silently(fleet: Fleet) -> None:
 
 
 async def test_unknown_engine_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
-    with pytest.raises(EngineNotFound):
+    with pytest.raises(errors.EngineNotFound):
         await fleet.control.load("nobody")
-    with pytest.raises(EngineNotFound):
+    with pytest.raises(errors.EngineNotFound):
         await fleet.control.unload("nobody")
 
 
@@ -221,13 +214,13 @@ async def test_unloaded_engine_is_out_of_service_until_it_is_loaded(fleet: Fleet
     worker.sessions.add(SESSION)
     await fleet.control.unload(ECHO)
     assert orders(worker) == [("unload", SESSION)]
-    with pytest.raises(EngineUnloaded):
+    with pytest.raises(errors.EngineUnloaded):
         fleet.harness.begin_request()
-    with pytest.raises(EngineUnloaded):
+    with pytest.raises(errors.EngineUnloaded):
         fleet.harness.catalogue.check_known(ECHO)
     worker.sessions.clear()
     task = await fleet.start_load()
-    with pytest.raises(EngineUnloaded):
+    with pytest.raises(errors.EngineUnloaded):
         fleet.harness.begin_request()
     fleet.set_resident(worker)
     await task
@@ -240,7 +233,7 @@ async def test_worker_joining_with_an_unloaded_engine_leaves_it_out_of_service(
     fleet.add_worker("w1")
     await fleet.control.unload(ECHO)
     fleet.add_worker("w2")
-    with pytest.raises(EngineUnloaded):
+    with pytest.raises(errors.EngineUnloaded):
         fleet.harness.catalogue.find(ECHO)
 
 
@@ -260,6 +253,6 @@ async def test_unloading_fails_a_load_in_progress(fleet: Fleet) -> None:
     fleet.add_worker()
     task = await fleet.start_load()
     await fleet.control.unload(ECHO)
-    assert isinstance(await error_of(task), EngineUnusable)
-    with pytest.raises(EngineUnloaded):
+    assert isinstance(await error_of(task), errors.EngineUnusable)
+    with pytest.raises(errors.EngineUnloaded):
         fleet.harness.catalogue.find(ECHO)

@@ -11,8 +11,8 @@ from synergai.core import route as routes_module
 from synergai.core.route import ExitRates, Route
 from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
 from synergai.errors import InvalidInput
-from synergai.names import stage_name
 from synergai.wire.validation import DROP, STAY
+from tests.engines import new_stage
 
 NET = EngineName("net")
 DIGEST = "a" * 64
@@ -22,15 +22,13 @@ ANSWER = TensorSpec("t9", "FP32", (1, 4))
 def stage(first: int, last: int, accuracy: float = 0.0, rate: float = 0.8) -> Engine:
     """Return a stage, with an exit if that has an accuracy."""
     exit_ = Exit(output="t9", threshold=0.9, rate=rate, accuracy=accuracy, whole_accuracy=0.96)
-    return Engine(
-        name=stage_name("net", first, last),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
-        outputs=((ANSWER,) if accuracy else ()) + (TensorSpec(f"t{last}", "FP32", (1, 4)),),
+    tensor = TensorSpec(f"t{last}", "FP32", (1, 4))
+    return new_stage(
+        first,
+        last,
+        outputs=(ANSWER, tensor) if accuracy else (tensor,),
         digest=f"{first}-{last}",
         stage_of=DIGEST,
-        stage_end=9,
         exit=exit_ if accuracy else None,
     )
 

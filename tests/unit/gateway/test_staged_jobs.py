@@ -26,7 +26,6 @@ from synergai.core.scheduling.events import Assignment
 from synergai.domain import Engine, EngineName, Exit, TensorSpec
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobSpec, JobState, JobStatus
-from synergai.names import stage_name
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2
 from synergai.wire.agent_messages import ProtocolViolation
@@ -34,6 +33,7 @@ from synergai.wire.job_inputs import split_input
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import parse_header
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
+from tests.engines import new_stage
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns
 
@@ -41,20 +41,7 @@ NET = EngineName("net")
 DATA = np.ones(4, np.float32).tobytes()
 
 
-def stage(first: int, last: int) -> Engine:
-    return Engine(
-        name=stage_name("net", first, last),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
-        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
-        stage_of="a" * 64,
-        stage_end=9,
-        samples=0 if first else 5,
-    )
-
-
-HEAD, TAIL = stage(0, 4), stage(4, 9)
+HEAD, TAIL = new_stage(0, 4, samples=5), new_stage(4, 9)
 
 
 def response(tensor: str) -> bytes:
@@ -384,12 +371,15 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
     assert first.count == FIRST_QUERIES
     progress = hub_pb2.Progress(assignment_id=first.id, done=1)
     stages.gateway.intake.apply_progress(stages.head, progress, [response("t4")])
-    for worker, other in ((stages.head, stage(0, 2)), (stages.tail, stage(2, 9))):
+    for worker, other in (
+        (stages.head, new_stage(0, 2, samples=5)),
+        (stages.tail, new_stage(2, 9)),
+    ):
         worker.engines[other.name] = other
         stages.gateway.catalogue.update(worker.id, other)
         stages.gateway.dispatcher.post(worker.engines_changed(), source=worker)
     routes = stages.gateway.routes
-    chosen = [stage(0, 2), stage(2, 9)]
+    chosen = [new_stage(0, 2, samples=5), new_stage(2, 9)]
     monkeypatch.setattr(routes, "of_jobs", lambda *_: tuple(chosen))
     routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
@@ -426,7 +416,7 @@ EARLY = replace(
     HEAD, exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *HEAD.outputs), query_s=0.1
 )
 WHOLE = replace(
-    stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64, samples=5, query_s=1.0
+    new_stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64, samples=5, query_s=1.0
 )
 
 

@@ -17,44 +17,23 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.fleet.worker import ConnectedWorker
 from gateway.journal.journal import Journal
+from synergai import errors
 from synergai.core.pipeline import HeldTensors
 from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
-from synergai.errors import (
-    DeadlineExceeded,
-    EngineUnusable,
-    Infeasible,
-    InternalError,
-    InvalidInput,
-    Overloaded,
-    TensorsLost,
-    Unavailable,
-)
-from synergai.names import stage_name
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.clock import Clock
 from synergai.wire.arrays import build_request
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.rpc import RawRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
+from tests.engines import new_stage
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns, until
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
-def stage(first: int, last: int) -> Engine:
-    return Engine(
-        name=stage_name("net", first, last),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
-        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
-        stage_of="a" * 64,
-        stage_end=9,
-    )
-
-
-STAGES = stage(0, 4), stage(4, 9)
+STAGES = new_stage(0, 4), new_stage(4, 9)
 
 
 class Begun:
@@ -215,7 +194,7 @@ async def test_stage_runs_again_after_its_outputs_were_lost(harness: Harness) ->
     await turns()
     harness.inference.begun[0].hold("t4", "lost")
     await turns()
-    harness.inference.begun[1].result.set_exception(TensorsLost("they are gone"))
+    harness.inference.begun[1].result.set_exception(errors.TensorsLost("they are gone"))
     await turns()
     again = harness.inference.begun[2]
     assert again.contents == [DATA.tobytes()]
@@ -233,8 +212,8 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
         await turns()
         harness.inference.begun[-1].hold("t4", "lost")
         await turns()
-        harness.inference.begun[-1].result.set_exception(TensorsLost("they are gone"))
-    with pytest.raises(TensorsLost):
+        harness.inference.begun[-1].result.set_exception(errors.TensorsLost("they are gone"))
+    with pytest.raises(errors.TensorsLost):
         await result
     assert harness.inference.dropped == ["lost"] * (1 + MOST_LOSSES)  # they may be out of reach
 
@@ -244,8 +223,8 @@ async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
 ) -> None:
     result = harness.begin()
     await turns()
-    harness.inference.begun[0].result.set_exception(TensorsLost("an agent says so"))
-    with pytest.raises(TensorsLost):
+    harness.inference.begun[0].result.set_exception(errors.TensorsLost("an agent says so"))
+    with pytest.raises(errors.TensorsLost):
         await result
 
 
@@ -264,7 +243,7 @@ async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dro
 async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     gateway = GatewayHarness(journal)
-    new = replace(stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
+    new = replace(new_stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
     for number, engine in enumerate((*STAGES, new)):
         gateway.catalogue.update(WorkerId(f"worker-{number}"), engine)
     gateway.versions.policies["net"] = VersionPolicy(base="1", target="2", share=0.5)
@@ -299,18 +278,18 @@ async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
 
 async def test_request_that_all_stages_cannot_answer_in_time_is_refused(harness: Harness) -> None:
     text = r"'net' would take about 2 s now.*deadline is in 1.5 s: allow more time, or try later"
-    with pytest.raises(Infeasible, match=text):
+    with pytest.raises(errors.Infeasible, match=text):
         harness.begin(1.5)
-    with pytest.raises(Infeasible, match="allow at least 1 s, since no worker is faster"):
+    with pytest.raises(errors.Infeasible, match="allow at least 1 s, since no worker is faster"):
         harness.begin(0.9)
     assert not harness.admission.requests
-    assert harness.inference.counted == [("net", Infeasible)] * 2
+    assert harness.inference.counted == [("net", errors.Infeasible)] * 2
 
 
 async def test_request_whose_deadline_has_passed_is_refused_as_such(harness: Harness) -> None:
-    with pytest.raises(DeadlineExceeded, match="had passed when the request arrived"):
+    with pytest.raises(errors.DeadlineExceeded, match="had passed when the request arrived"):
         harness.begin(-0.001)
-    assert harness.inference.counted == [("net", DeadlineExceeded)]
+    assert harness.inference.counted == [("net", errors.DeadlineExceeded)]
 
 
 async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
@@ -319,7 +298,7 @@ async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
     result = harness.begin()
     await turns()
     harness.admission.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(errors.Unavailable):
         harness.begin()
     harness.inference.begun[0].answer("t4")
     await turns()
@@ -345,9 +324,9 @@ async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness
     result = harness.begin()
     await turns()
     harness.inference.begun[0].result.set_result(b"\xff\xff")
-    with pytest.raises(InternalError, match=r"stage 'net.s0-4' is malformed"):
+    with pytest.raises(errors.InternalError, match=r"stage 'net.s0-4' is malformed"):
         await result
-    assert harness.inference.counted == [("net", InternalError)]
+    assert harness.inference.counted == [("net", errors.InternalError)]
 
 
 # --- early exits ----------------------------------------------------------------------------
@@ -356,7 +335,7 @@ EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.75, accuracy=0.95, whole_acc
 EARLY = replace(
     STAGES[0], exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *STAGES[0].outputs)
 )
-WHOLE = replace(stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
+WHOLE = replace(new_stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
 
 
 def asked(begun: Begun) -> str:
@@ -424,7 +403,7 @@ async def test_later_stages_count_for_the_share_that_gets_there() -> None:
     harness.begin(1.3, synergai_min_accuracy="0.9")
     await turns()
     assert harness.inference.begun[0].budget_s == pytest.approx(1.3 - 0.25, abs=0.2)
-    with pytest.raises(Overloaded, match=r"would take about 1.2 s now"):
+    with pytest.raises(errors.Overloaded, match=r"would take about 1.2 s now"):
         harness.begin(1.2, synergai_min_accuracy="0.9")
 
 
@@ -436,7 +415,7 @@ async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
     harness.inference.begun[0].answer("t9", left_at="t4")
     await harness.request.result
     assert harness.versions.routes.rates.rate(EARLY) == 0.75
-    with pytest.raises(Overloaded, match=r"would take about 1 s now"):
+    with pytest.raises(errors.Overloaded, match=r"would take about 1 s now"):
         harness.begin(0.9)
 
 
@@ -445,14 +424,14 @@ async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> N
     harness.begin(synergai_min_accuracy="0.955")
     await turns()
     assert asked(harness.inference.begun[0]) == STAY
-    with pytest.raises(InvalidInput, match=r"does not reach an accuracy of 0\.97"):
+    with pytest.raises(errors.InvalidInput, match=r"does not reach an accuracy of 0\.97"):
         harness.begin(synergai_min_accuracy="0.97")
 
 
 def redeploy(harness: Harness) -> None:
     """Replace the stages by others on other workers."""
     catalogue = harness.versions.catalogue
-    for number, other in enumerate((stage(0, 6), stage(6, 9)), 2):
+    for number, other in enumerate((new_stage(0, 6), new_stage(6, 9)), 2):
         catalogue.update(WorkerId(f"worker-{number}"), other)
     catalogue.retire({each.name for each in STAGES})
 
@@ -465,7 +444,7 @@ async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace
     harness.inference.begun[0].hold("t4", "token")
     await turns()
     redeploy(harness)
-    harness.inference.begun[1].result.set_exception(EngineUnusable("it is too large"))
+    harness.inference.begun[1].result.set_exception(errors.EngineUnusable("it is too large"))
     await turns(10)
     again = harness.inference.begun[2]
     assert (again.message.model_name, again.contents) == ("net.s0-6", [DATA.tobytes()])
@@ -486,11 +465,11 @@ async def test_request_begins_on_no_route_again_on_which_it_has_failed(
     result = harness.begin()
     await turns()
     redeploy(harness)
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
     await until(lambda: len(harness.inference.begun) == 2)
-    harness.versions.catalogue.retire({stage(0, 6).name, stage(6, 9).name})
-    harness.inference.begun[1].result.set_exception(Unavailable("its worker has left"))
-    with pytest.raises(Unavailable, match="its worker has left"):
+    harness.versions.catalogue.retire({new_stage(0, 6).name, new_stage(6, 9).name})
+    harness.inference.begun[1].result.set_exception(errors.Unavailable("its worker has left"))
+    with pytest.raises(errors.Unavailable, match="its worker has left"):
         await asyncio.wait_for(result, 5.0)
     assert len(harness.inference.begun) == 2
 
@@ -500,7 +479,7 @@ async def test_request_that_begins_again_needs_no_further_room(harness: Harness)
     result = harness.begin()
     await turns()
     redeploy(harness)
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
     await until(lambda: len(harness.inference.begun) == 2)
     result.cancel()
     await asyncio.wait_for(harness.staged._admission.wait_idle(), 5.0)
@@ -514,10 +493,10 @@ async def test_request_that_cannot_begin_again_in_time_is_counted_once(
     result = harness.begin(10.0)
     await turns()
     redeploy(harness)
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
-    with pytest.raises(EngineUnusable, match="it is too large"):
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
+    with pytest.raises(errors.EngineUnusable, match="it is too large"):
         await result
-    assert harness.inference.counted == [("net", EngineUnusable)]
+    assert harness.inference.counted == [("net", errors.EngineUnusable)]
 
 
 async def test_request_that_begins_again_has_the_time_that_is_left_then(
@@ -530,7 +509,7 @@ async def test_request_that_begins_again_has_the_time_that_is_left_then(
     result = harness.begin(10.0)
     await turns()
     redeploy(harness)
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
     await until(lambda: len(harness.inference.begun) == 2)
     first, second = (each.budget_s or 0.0 for each in harness.inference.begun)
     assert second <= first - 0.2
@@ -542,10 +521,10 @@ async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
 ) -> None:
     result = harness.begin()
     await turns()
-    harness.inference.begun[0].result.set_exception(EngineUnusable("it is too large"))
-    with pytest.raises(EngineUnusable, match="it is too large"):
+    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
+    with pytest.raises(errors.EngineUnusable, match="it is too large"):
         await result
-    assert harness.inference.counted == [("net", EngineUnusable)]
+    assert harness.inference.counted == [("net", errors.EngineUnusable)]
 
 
 @pytest.mark.parametrize("end", ["closed", "withdrawn"])

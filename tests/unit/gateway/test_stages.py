@@ -22,6 +22,7 @@ from synergai.errors import (
 )
 from synergai.names import EngineName, stage_name, stage_positions
 from synergai.oip.inference_pb2 import InferParameter
+from tests.engines import new_stage
 from tests.waiting import turns
 
 NET = EngineName("net")
@@ -30,13 +31,11 @@ OTHER = WorkerId("other")
 
 
 def stage(first: int, last: int, *, end: int = 9, of: str = "a" * 64, version: str = "") -> Engine:
-    name = stage_name(f"net/{version}" if version else "net", first, last)
-    return Engine(
-        name=name,
+    return new_stage(
+        first,
+        last,
+        name=stage_name(f"net/{version}" if version else "net", first, last),
         version=version or "1",
-        backend="onnxruntime",
-        inputs=(TensorSpec(f"t{first}", "FP32", (1, 4)),),
-        outputs=(TensorSpec(f"t{last}", "FP32", (1, 4)),),
         stage_of=of,
         stage_end=end,
         preprocess="" if first else "mobilenet",

@@ -21,6 +21,7 @@ from synergai.models.samples import (
     load_samples,
     random_samples,
 )
+from synergai.wire.validation import DATATYPES
 
 X = TensorSpec("x:0", "FP32", (-1, 2))
 
@@ -168,25 +169,7 @@ def test_oversized_archive_is_rejected_before_unpacking(
         load_samples(definition, [X])
 
 
-@pytest.mark.parametrize(
-    "datatype",
-    [
-        "BOOL",
-        "UINT8",
-        "INT8",
-        "UINT16",
-        "INT16",
-        "UINT32",
-        "INT32",
-        "UINT64",
-        "INT64",
-        "FP16",
-        "BF16",
-        "FP32",
-        "FP64",
-        "BYTES",
-    ],
-)
+@pytest.mark.parametrize("datatype", sorted(DATATYPES))
 def test_random_samples_have_the_inputs_dtype_and_shape_and_are_reproducible(datatype: str) -> None:
     spec = TensorSpec("x", datatype, (-1, 3, -1))
 

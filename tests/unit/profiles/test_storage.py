@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -175,14 +176,6 @@ def test_missing_file_and_unknown_format_are_rejected(tmp_path: Path) -> None:
         load_dictionary(tmp_path / "d.csv")
 
 
-def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    path.write_bytes(b"x")
-    with pytest.raises(InvalidInput, match="not a configuration dictionary"):
-        add_to_dictionary(path, [an_entry()])
-    assert path.read_bytes() == b"x"
-
-
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     add_to_dictionary(tmp_path / "d.db", [an_entry()])
@@ -304,15 +297,29 @@ def test_batch_times_follow_from_batch_rates() -> None:
     assert an_entry().batch_times is None
 
 
-def test_database_of_another_program_is_rejected_and_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    with sqlite3.connect(path) as connection:
+def database_of_another_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE theirs (x)")
-    connection.close()
-    before = path.read_bytes()
 
-    with pytest.raises(InvalidInput, match="not a configuration dictionary"):
-        add_to_dictionary(path, [an_entry()])
+
+@pytest.mark.parametrize(
+    ("write", "complaint"),
+    [
+        (database_of_another_program, "not a configuration dictionary"),
+        (lambda path: path.write_bytes(b"x"), "not a configuration dictionary"),
+        (lambda path: path.write_text("engine,qps\n" * 500), "synergai dictionary import"),
+    ],
+    ids=["another program", "too short", "no database"],
+)
+def test_file_that_is_no_dictionary_is_rejected_and_unchanged(
+    tmp_path: Path, write: Callable[[Path], object], complaint: str
+) -> None:
+    path = tmp_path / "d.db"
+    write(path)
+    before = path.read_bytes()
+    for use in (load_dictionary, lambda path: add_to_dictionary(path, [an_entry()])):
+        with pytest.raises(InvalidInput, match=complaint):
+            use(path)
     assert path.read_bytes() == before
 
 
@@ -324,14 +331,6 @@ def test_truncated_database_is_rejected(tmp_path: Path) -> None:
         path.write_bytes(content[:kept])
         with pytest.raises(InvalidInput, match=r"d\.db"):
             load_dictionary(path)
-
-
-def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    path.write_text("engine,worker_class,qps\n" * 100)
-
-    with pytest.raises(InvalidInput, match="synergai dictionary import"):
-        load_dictionary(path)
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from synergai.runtime.resources import (
-    MAX_DESCRIPTORS,
-    available_memory_bytes,
-    cpu_quota,
-    find_cgroup,
-    forget_peak_rss,
-    memory_limits,
-    peak_rss_bytes,
-    raise_descriptor_limit,
-    rss_bytes,
-    usable_cores,
-    usable_cpus,
-    usable_memory_bytes,
-)
+from synergai.runtime import resources
 
 MIB = 1 << 20
 V1_MOUNTS = """\
@@ -87,10 +74,10 @@ def test_limits_of_the_own_group_are_found_wherever_it_is_mounted(
     tmp_path: Path, version: int, own: str, top: str, seen: str
 ) -> None:
     root = a_machine(tmp_path, version, own, top, seen)
-    assert usable_cpus(root=root) == 0.5
-    assert usable_cores(root=root) == 1
-    assert usable_memory_bytes(root) == 600 * MIB
-    assert available_memory_bytes(root) == 400 * MIB
+    assert resources.usable_cpus(root=root) == 0.5
+    assert resources.usable_cores(root=root) == 1
+    assert resources.usable_memory_bytes(root) == 600 * MIB
+    assert resources.available_memory_bytes(root) == 400 * MIB
 
 
 @pytest.mark.parametrize(
@@ -108,9 +95,9 @@ def test_the_lowest_limit_of_a_group_and_its_parents_counts(
     for name, text in quota.items():
         write(root, f"sys/fs/cgroup/{cpu}/kubepods/{name}", text)
     write(root, f"sys/fs/cgroup/{data}/kubepods/pod1/{memory}", str(100 * MIB))
-    assert cpu_quota(root) == 0.2
-    assert usable_memory_bytes(root) == 100 * MIB
-    assert available_memory_bytes(root) == 100 * MIB  # what the pod uses is not known
+    assert resources.cpu_quota(root) == 0.2
+    assert resources.usable_memory_bytes(root) == 100 * MIB
+    assert resources.available_memory_bytes(root) == 100 * MIB  # what the pod uses is not known
 
 
 @pytest.mark.parametrize(
@@ -128,7 +115,10 @@ def test_threads_are_the_whole_cores_of_quota_affinity_and_own_cores(
 ) -> None:
     root = a_machine(tmp_path, 2)
     write(root, "sys/fs/cgroup/cpu.max", quota)
-    assert (usable_cpus(cores, root), usable_cores(cores, root)) == (cpus, whole)
+    assert (resources.usable_cpus(cores, root), resources.usable_cores(cores, root)) == (
+        cpus,
+        whole,
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,20 +139,23 @@ def test_what_cannot_be_read_limits_nothing(
 ) -> None:
     root = a_machine(tmp_path, version)
     write(root, name, text)
-    assert cpu_quota(root) == math.inf
+    assert resources.cpu_quota(root) == math.inf
 
 
 @pytest.mark.parametrize("text", ["", "max", "0", "9223372036854771712"])
 def test_without_a_memory_limit_the_physical_memory_is_usable(tmp_path: Path, text: str) -> None:
     root = a_machine(tmp_path, 1)
     write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", text)
-    assert usable_memory_bytes(root) == 16 << 30
-    assert available_memory_bytes(root) == 8 << 30
+    assert resources.usable_memory_bytes(root) == 16 << 30
+    assert resources.available_memory_bytes(root) == 8 << 30
 
 
 def test_a_machine_without_cgroups_has_no_limits(tmp_path: Path) -> None:
-    assert find_cgroup("cpu", tmp_path).levels == ()
-    assert (cpu_quota(tmp_path), list(memory_limits(tmp_path))) == (math.inf, [])
+    assert resources.find_cgroup("cpu", tmp_path).levels == ()
+    assert (resources.cpu_quota(tmp_path), list(resources.memory_limits(tmp_path))) == (
+        math.inf,
+        [],
+    )
 
 
 def test_escaped_characters_of_mounts_are_read(tmp_path: Path) -> None:
@@ -170,18 +163,18 @@ def test_escaped_characters_of_mounts_are_read(tmp_path: Path) -> None:
     line = "31 23 0:28 / /my\\040cgroups rw - cgroup2 cgroup rw\n"
     write(root, "proc/self/mountinfo", line)
     write(root, "my cgroups/cpu.max", "30000 100000")
-    assert cpu_quota(root) == 0.3
+    assert resources.cpu_quota(root) == 0.3
 
 
 def test_peak_begins_anew_once_it_is_forgotten() -> None:
     large = b"x" * (256 << 20)
     del large
-    assert forget_peak_rss(os.getpid())
-    assert peak_rss_bytes(os.getpid()) < rss_bytes(os.getpid()) + (64 << 20)
+    assert resources.forget_peak_rss(os.getpid())
+    assert resources.peak_rss_bytes(os.getpid()) < resources.rss_bytes(os.getpid()) + (64 << 20)
 
 
 def test_peak_of_a_process_that_has_exited_cannot_be_forgotten() -> None:
-    assert not forget_peak_rss(2**30)
+    assert not resources.forget_peak_rss(2**30)
 
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -191,8 +184,8 @@ UNLIMITED = resource.RLIM_INFINITY
     ("soft", "hard", "raised"),
     [
         (1024, 4096, 4096),
-        (1024, 1 << 20, MAX_DESCRIPTORS),
-        (1024, UNLIMITED, MAX_DESCRIPTORS),
+        (1024, 1 << 20, resources.MAX_DESCRIPTORS),
+        (1024, UNLIMITED, resources.MAX_DESCRIPTORS),
         (4096, 4096, None),
         (1 << 20, 1 << 20, None),
         (UNLIMITED, UNLIMITED, None),
@@ -204,6 +197,6 @@ def test_soft_limit_is_raised_to_the_hard_one_and_never_lowered(
     setter = Mock()
     monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr("resource.setrlimit", setter)
-    raise_descriptor_limit()
+    resources.raise_descriptor_limit()
     expected = [] if raised is None else [(resource.RLIMIT_NOFILE, (raised, hard))]
     assert [call.args for call in setter.call_args_list] == expected

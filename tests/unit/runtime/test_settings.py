@@ -149,11 +149,6 @@ def test_settings_cannot_be_changed() -> None:
         Shop().queue_bound = 3  # type: ignore[misc]  # the point of the test
 
 
-def test_invalid_option_is_named_with_its_value() -> None:
-    with pytest.raises(InvalidSettings, match=r"^--queue-bound: '0' is not an integer greater"):
-        Shop.load({"queue_bound": "0"})
-
-
 def test_invalid_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_LISTEN", "nowhere")
     with pytest.raises(InvalidSettings, match=r"^SHOP_LISTEN: 'nowhere' is not an address: write"):
@@ -216,11 +211,6 @@ def test_all_problems_are_reported_at_once() -> None:
         Shop.load({"queue_bound": "many", "infeasible": "x"})
 
 
-def test_pairs_without_a_value_are_rejected() -> None:
-    with pytest.raises(InvalidSettings, match="--labels: 'site' is not KEY=VALUE"):
-        Shop.load({"labels": "site"})
-
-
 def test_help_shows_options_defaults_and_environment_variables() -> None:
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
     for option in options_of(Shop).values():
@@ -265,15 +255,26 @@ def test_settings_of_a_struct_within_are_given_by_their_own_names() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("wait_s", "1h30m", 5400.0), ("wait_s", "2.5", 2.5), ("tax_share", "20%", 0.2)],
+    [
+        ("wait_s", "1h30m", 5400.0),
+        ("wait_s", "2.5", 2.5),
+        ("tax_share", "20%", 0.2),
+        ("queue_bound", " 7 ", 7),
+        *(("verbose", text, True) for text in ("yes", "On", "1")),
+        *(("verbose", text, False) for text in ("no", "off")),
+    ],
 )
-def test_units_follow_from_the_name(name: str, text: str, value: float) -> None:
+def test_value_is_given_in_the_units_of_its_name_and_the_words_of_yaml(
+    name: str, text: str, value: object
+) -> None:
     assert getattr(Shop.load({name: text}), name) == value
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("queue_bound", "0", "^--queue-bound: '0' is not an integer greater"),
+        ("labels", "site", "--labels: 'site' is not KEY=VALUE"),
         ("tax_share", "60%", "'60%' is not a number of at most 0.5"),
         ("wait_s", "nan", "not a"),
         ("patience", "nan", "'nan' is not a number"),
@@ -291,17 +292,6 @@ def test_units_follow_from_the_name(name: str, text: str, value: float) -> None:
 def test_invalid_value_is_refused_with_what_is_valid(name: str, text: object, message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         Shop.load({name: text})
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("yes", True), ("On", True), ("1", True), ("no", False), ("off", False)]
-)
-def test_flag_is_given_in_the_words_of_the_help_and_of_yaml(text: str, value: bool) -> None:
-    assert Shop.load({"verbose": text}).verbose is value
-
-
-def test_spaces_around_a_number_are_ignored() -> None:
-    assert Shop.load({"queue_bound": " 7 "}).queue_bound == 7
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:8001", "localhost:0", "[::1]:65535", "[fe80::1%0]:1"])

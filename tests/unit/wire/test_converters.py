@@ -6,18 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.domain import (
-    MAX_THREADS,
-    MAX_VARIANTS,
-    Configuration,
-    Engine,
-    Origin,
-    Session,
-    TensorSpec,
-    UnusedVariant,
-    Variant,
-    WorkerClass,
-)
+from synergai import domain
 from synergai.errors import InvalidInput
 from synergai.jobs import JobSpec
 from synergai.names import split_version, versioned
@@ -32,21 +21,21 @@ VARIANT_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
 VERSIONS = st.integers(1, 10**18 - 1).map(str)
 ENGINE_NAMES = st.builds(versioned, NAMES, VERSIONS)
 CONFIGURATIONS = st.builds(
-    Configuration,
-    st.integers(0, MAX_THREADS),
+    domain.Configuration,
+    st.integers(0, domain.MAX_THREADS),
     *[st.just("") | NAMES] * 2,
     st.just("") | VARIANT_NAMES,
 )
 ACCURACIES = st.floats(0, 1)
 VARIANTS = st.builds(
-    Variant,
+    domain.Variant,
     name=VARIANT_NAMES,
     digest=st.text(max_size=64),
     accuracy=ACCURACIES,
-    origin=st.sampled_from(Origin),
+    origin=st.sampled_from(domain.Origin),
 )
 SPECS = st.builds(
-    TensorSpec,
+    domain.TensorSpec,
     st.text(min_size=1, max_size=20),
     st.sampled_from(sorted(DATATYPES)),
     st.lists(st.integers(-1, 2**40), max_size=5).map(tuple),
@@ -54,7 +43,7 @@ SPECS = st.builds(
 TENSORS = st.lists(SPECS, min_size=1, max_size=3, unique_by=lambda spec: spec.name).map(tuple)
 ENGINES = ENGINE_NAMES.flatmap(
     lambda name: st.builds(
-        Engine,
+        domain.Engine,
         name=st.just(name),
         version=st.just(split_version(name)[1]),
         backend=NAMES,
@@ -69,7 +58,7 @@ ENGINES = ENGINE_NAMES.flatmap(
         max_batch=st.integers(1, 256),
         variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
         unused_variants=st.lists(
-            st.builds(UnusedVariant, VARIANT_NAMES, st.text(max_size=50)), max_size=3
+            st.builds(domain.UnusedVariant, VARIANT_NAMES, st.text(max_size=50)), max_size=3
         ).map(tuple),
     )
 )
@@ -78,7 +67,7 @@ WORDS = st.text(max_size=20).filter(str.isprintable)
 ENTRIES = st.builds(
     ProfileEntry,
     engine=ENGINE_NAMES,
-    worker_class=NAMES.map(WorkerClass),
+    worker_class=NAMES.map(domain.WorkerClass),
     configuration=CONFIGURATIONS,
     qps=st.floats(1e-9, 1e9),
     backend_start_s=FIGURES,
@@ -97,8 +86,8 @@ ENTRIES = st.builds(
 )
 
 
-@given(st.builds(Session, ENGINE_NAMES, CONFIGURATIONS))
-def test_session_round_trips(session: Session) -> None:
+@given(st.builds(domain.Session, ENGINE_NAMES, CONFIGURATIONS))
+def test_session_round_trips(session: domain.Session) -> None:
     assert converters.session_from_proto(converters.session_to_proto(session)) == session
 
 
@@ -111,7 +100,7 @@ def test_engine_with_an_invalid_version_is_rejected(name: str) -> None:
 
 
 @given(ENGINES)
-def test_engine_round_trips(engine: Engine) -> None:
+def test_engine_round_trips(engine: domain.Engine) -> None:
     assert converters.engine_from_proto(converters.engine_to_proto(engine)) == engine
 
 
@@ -235,7 +224,9 @@ def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
 
 def test_engine_with_more_unused_variants_than_peers_accept_is_shortened() -> None:
     # A worker's own, and those whose files differ from other workers'.
-    unused = tuple(UnusedVariant(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
+    unused = tuple(
+        domain.UnusedVariant(f"v{number}", "unusable") for number in range(2 * domain.MAX_VARIANTS)
+    )
     engine = new_engine("e", fault="broken", unused_variants=unused)
     received = converters.engine_from_proto(converters.engine_to_proto(engine))
-    assert received.unused_variants == unused[:MAX_VARIANTS]
+    assert received.unused_variants == unused[: domain.MAX_VARIANTS]

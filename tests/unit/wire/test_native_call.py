@@ -205,13 +205,6 @@ def messages(*contents: bytes) -> bytes:
     return b"".join(http2.message(1, each)[9:] for each in contents)
 
 
-async def test_unary_call_is_answered(server: Server) -> None:
-    data, fields = await server.answer(server.call("Echo", b"x"))
-    assert data == messages(b"x")
-    assert (fields[":status"], fields["grpc-status"]) == ("200", "0")
-    assert server.session.ended
-
-
 @pytest.mark.parametrize(("request_", "status"), [(b"x", "0"), (b"refused", "5")])
 async def test_handler_sends_metadata_before_and_behind_its_response(
     server: Server, request_: bytes, status: str
@@ -219,24 +212,6 @@ async def test_handler_sends_metadata_before_and_behind_its_response(
     _, fields = await server.answer(server.call("Describe", request_))
     assert (fields["first"], fields["first-bin"], fields["last"]) == ("1", "AA", "3")
     assert (fields["grpc-status"], "second" in fields) == (status, False)
-
-
-@pytest.mark.parametrize("method", ["Yield", "Write"])
-async def test_stream_is_answered_message_by_message(server: Server, method: str) -> None:
-    number = server.call(method)
-    for content in (b"first", b"second"):
-        server.receive(http2.message(number, content, last=content == b"second"))
-    data, fields = await server.answer(number)
-    assert data == messages(b"first", b"second")
-    assert fields["grpc-status"] == "0"
-
-
-async def test_error_has_code_message_and_delay(server: Server) -> None:
-    number = server.call("Refuse", b"x")
-    data, fields = await server.answer(number)
-    assert not data
-    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
-    assert (fields["grpc-message"], fields["grpc-retry-pushback-ms"]) == ("busy", "250")
 
 
 @pytest.mark.parametrize(

@@ -296,14 +296,6 @@ async def test_client_that_breaks_the_protocol_does_not_stay_for_a_call_that_han
     await until(lambda: client.transport.closed)
 
 
-async def test_protocol_other_than_http_2_gets_no_frame() -> None:
-    client = Client()
-    client.send(b"GET / HTTP/1.1\r\n\r\n")
-    assert client.transport.written.startswith(b"HTTP/1.1 400")
-    assert client.transport.written.endswith(b"8002\n")
-    client.connection.connection_lost(None)
-
-
 @pytest.mark.parametrize("sent", [b"", headers(3, "/a/Keep")])
 async def test_client_that_closes_its_side_without_a_whole_request_is_gone(
     client: Client, sent: bytes

@@ -10,20 +10,10 @@ from hypothesis import strategies as st
 from synergai.domain import BatchTimes, TensorSpec
 from synergai.errors import EngineUnusable
 from tests.engines import new_engine
-from worker_agent.host.batches import (
-    GROW_AFTER,
-    BatchBuilder,
-    BatchCandidate,
-    BatchKey,
-    BatchLimit,
-    BatchMemory,
-    batch_key,
-    check_batchable,
-    split_rows,
-)
+from worker_agent.host import batches
 
-LARGE: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
-SMALL: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
+LARGE: batches.BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
+SMALL: batches.BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))
 TIMES = (
     st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5)
     .map(lambda times: tuple(np.cumsum(times).tolist()))
@@ -31,7 +21,7 @@ TIMES = (
 )
 QUERIES = st.lists(
     st.builds(
-        BatchCandidate,
+        batches.BatchCandidate,
         st.integers(1, 3),
         st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
         st.floats(-1.0, 4.0) | st.just(math.inf),
@@ -42,9 +32,9 @@ QUERIES = st.lists(
 
 
 def build_batch(
-    times: BatchTimes, limit: int, queries: list[BatchCandidate]
-) -> list[BatchCandidate]:
-    builder = BatchBuilder(times, limit, now=0.0)
+    times: BatchTimes, limit: int, queries: list[batches.BatchCandidate]
+) -> list[batches.BatchCandidate]:
+    builder = batches.BatchBuilder(times, limit, now=0.0)
     for query in queries:
         if not builder.add(query):
             break
@@ -52,7 +42,9 @@ def build_batch(
 
 
 @given(TIMES, QUERIES)
-def test_batching_makes_no_query_late(times: BatchTimes, queries: list[BatchCandidate]) -> None:
+def test_batching_makes_no_query_late(
+    times: BatchTimes, queries: list[batches.BatchCandidate]
+) -> None:
     batch = build_batch(times, 64, queries)
     if batch:
         seconds = times.seconds(sum(query.rows for query in batch))
@@ -62,13 +54,13 @@ def test_batching_makes_no_query_late(times: BatchTimes, queries: list[BatchCand
 
 def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
     times = BatchTimes((1.0, 1.1, 1.2, 1.3))
-    ample, tight = BatchCandidate(1, LARGE, math.inf), BatchCandidate(1, LARGE, 1.2)
+    ample, tight = batches.BatchCandidate(1, LARGE, math.inf), batches.BatchCandidate(1, LARGE, 1.2)
     assert len(build_batch(times, 8, [ample] * 9)) == 8
     assert len(build_batch(times, 8, [ample, tight, *[ample] * 6])) == 4
 
 
 def test_late_query_does_not_limit_the_batch() -> None:
-    late, ample = BatchCandidate(1, LARGE, 0.5), BatchCandidate(1, LARGE, math.inf)
+    late, ample = batches.BatchCandidate(1, LARGE, 0.5), batches.BatchCandidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
 
 
@@ -83,8 +75,10 @@ def test_late_query_does_not_limit_the_batch() -> None:
 )
 def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) -> None:
     queries = [{"x": np.array(each, np.float32).reshape(-1, 2)} for each in values]
-    whole = BatchMemory().join(queries)["x"]
-    shares = split_rows([whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries])
+    whole = batches.BatchMemory().join(queries)["x"]
+    shares = batches.split_rows(
+        [whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries]
+    )
     for query, (plus, total) in zip(queries, shares, strict=True):
         assert np.array_equal(plus, query["x"] + 1)
         assert np.array_equal(total, query["x"].sum(axis=1))
@@ -92,12 +86,12 @@ def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) ->
 
 def test_output_without_a_row_per_query_is_refused() -> None:
     with pytest.raises(EngineUnusable, match="as many rows"):
-        split_rows([np.zeros(3)], [1, 1])
+        batches.split_rows([np.zeros(3)], [1, 1])
 
 
 def test_batch_key_depends_on_shape_dtype_and_outputs() -> None:
-    def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> BatchKey:
-        found = batch_key({"x": np.zeros(shape, dtype)}, outputs)
+    def of(shape: tuple[int, ...], dtype: str, *outputs: str) -> batches.BatchKey:
+        found = batches.batch_key({"x": np.zeros(shape, dtype)}, outputs)
         assert found is not None
         return found[1]
 
@@ -114,14 +108,14 @@ def test_engine_with_a_fixed_first_dimension_has_no_batches(
         "e", (TensorSpec("x", "FP32", shape),), (TensorSpec("y", "FP32", (-1,)),), max_batch=8
     )
     if usable:
-        check_batchable(engine)
+        batches.check_batchable(engine)
         return
     with pytest.raises(EngineUnusable, match="first dimension of 'x' is fixed"):
-        check_batchable(engine)
+        batches.check_batchable(engine)
 
 
 def test_joined_batches_use_the_same_memory() -> None:
-    memory = BatchMemory()
+    memory = batches.BatchMemory()
     first = memory.join([{"x": np.full((2, 3), 1.0)}, {"x": np.full((2, 3), 2.0)}])["x"]
     second = memory.join([{"x": np.full((1, 3), 3.0)}, {"x": np.full((2, 3), 4.0)}])["x"]
     assert np.shares_memory(first, second)
@@ -129,11 +123,11 @@ def test_joined_batches_use_the_same_memory() -> None:
 
 
 def test_failed_batch_halves_the_next_ones_and_successes_double_them_again() -> None:
-    limit = BatchLimit(16)
+    limit = batches.BatchLimit(16)
     limit.failed(16)
     limit.failed(3)
     assert limit.rows == 1
     for rows in (2, 4, 8, 16, 16):
-        for _ in range(GROW_AFTER):
+        for _ in range(batches.GROW_AFTER):
             limit.succeeded()
         assert limit.rows == rows

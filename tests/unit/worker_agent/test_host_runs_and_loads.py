@@ -5,82 +5,71 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from worker_agent import ipc
 from worker_agent.hosts.connection import WINDOW, Runs
 from worker_agent.hosts.loads import HostLoads, LoadCrashed, LoadSuspected
 from worker_agent.hosts.process import HostProcess
-from worker_agent.ipc import (
-    INLINE_BYTES,
-    SLOTS,
-    Arena,
-    ArenaRef,
-    LoadFailed,
-    LoadStarted,
-    LoadVariant,
-    Order,
-    RunEnded,
-    UnloadVariant,
-    VariantUnloaded,
-    slots_for,
-)
 
-LARGE = bytes(INLINE_BYTES + 1)
+LARGE = bytes(ipc.INLINE_BYTES + 1)
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = Arena()
+def arena() -> Iterator[ipc.Arena]:
+    arena = ipc.Arena()
     yield arena
     arena.close()
 
 
 @pytest.fixture
-def runs(arena: Arena) -> Runs:
+def runs(arena: ipc.Arena) -> Runs:
     return Runs(arena)
 
 
-def add_query(runs: Runs, request: bytes, ended: list[RunEnded], variant: str = "") -> int:
+def add_query(runs: Runs, request: bytes, ended: list[ipc.RunEnded], variant: str = "") -> int:
     return runs.add_query(request, ended.append, None, 0.0, variant).run_id
 
 
 def test_small_queries_are_limited_by_the_window_and_large_ones_by_the_arena(runs: Runs) -> None:
-    for _ in range(SLOTS):
+    for _ in range(ipc.SLOTS):
         assert runs.has_room(len(LARGE))
         add_query(runs, LARGE, [])
     assert not runs.has_room(len(LARGE))
-    for _ in range(WINDOW - SLOTS):
+    for _ in range(WINDOW - ipc.SLOTS):
         assert runs.has_room(1)
         add_query(runs, b"x", [])
     assert not runs.has_room(1)
 
 
-def test_host_has_room_for_the_batch_that_runs_and_the_next_one(runs: Runs, arena: Arena) -> None:
-    arena.grow(slots_for(256))
+def test_host_has_room_for_the_batch_that_runs_and_the_next_one(
+    runs: Runs, arena: ipc.Arena
+) -> None:
+    arena.grow(ipc.slots_for(256))
     for _ in range(2 * 256):
         assert runs.has_room(len(LARGE))
         add_query(runs, LARGE, [])
     assert not runs.has_room(1)
 
 
-def test_result_holds_the_bytes_of_a_response_in_the_arena(runs: Runs, arena: Arena) -> None:
+def test_result_holds_the_bytes_of_a_response_in_the_arena(runs: Runs, arena: ipc.Arena) -> None:
     run_id = add_query(runs, LARGE, [])
     run = runs.by_id[run_id]
     assert run.slot is not None
     response = arena.write(run.slot, [b"answer"])
-    ended = runs.settle(run, RunEnded(run_id, Outcome.COMPLETED, response=response))
+    ended = runs.settle(run, ipc.RunEnded(run_id, Outcome.COMPLETED, response=response))
     assert ended.response == b"answer"
 
 
 def test_response_outside_of_the_arena_is_invalid(runs: Runs) -> None:
     run = runs.by_id[add_query(runs, b"x", [])]
     with pytest.raises(InvalidInput, match="outside of the arena"):
-        runs.settle(run, RunEnded(1, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1)))
+        runs.settle(run, ipc.RunEnded(1, Outcome.COMPLETED, response=ipc.ArenaRef(ipc.SLOTS, 1)))
 
 
 class Host:
     """Records what an engine host is sent."""
 
     def __init__(self) -> None:
-        self.orders: asyncio.Queue[Order] = asyncio.Queue()
+        self.orders: asyncio.Queue[ipc.Order] = asyncio.Queue()
         self.kills: list[str] = []
         self.loads = HostLoads(self.orders.put_nowait, self.kills.append)
 
@@ -96,7 +85,7 @@ async def load(host: Host, variant: str, *, alone: bool = False) -> asyncio.Task
         host.loads.load(variant, alone=alone, timeout_s=60.0)
     )
     await asyncio.sleep(0)
-    host.loads.receive(LoadStarted(variant))
+    host.loads.receive(ipc.LoadStarted(variant))
     return task
 
 
@@ -112,7 +101,7 @@ async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
     alone: bool, computed: bool, kind: type[Exception]
 ) -> None:
     host = Host()
-    host.loads.receive(LoadFailed("the first"))
+    host.loads.receive(ipc.LoadFailed("the first"))
     task = await load(host, "small", alone=alone)
     host.loads.fail("it died", LoadCrashed("it died while loading"), computed=computed)
     [error] = await failed(task)
@@ -122,32 +111,32 @@ async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
 
 async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
     host = Host()
-    host.loads.receive(LoadFailed("the first"))
+    host.loads.receive(ipc.LoadFailed("the first"))
     begun = await load(host, "small")
     waiting = await load(host, "large")
-    host.loads.receive(LoadStarted("small"))
+    host.loads.receive(ipc.LoadStarted("small"))
     host.loads.fail("it died", LoadCrashed("it died while loading"), computed=False)
     assert [type(error) for error in await failed(begun, waiting)] == [LoadCrashed, Unavailable]
 
 
 async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
     host = Host()
-    host.loads.receive(LoadFailed("the first"))
+    host.loads.receive(ipc.LoadFailed("the first"))
     first = host.loads.unload("small")
     second = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
-    assert await host.orders.get() == UnloadVariant("small")
+    assert await host.orders.get() == ipc.UnloadVariant("small")
     assert host.orders.empty()
-    host.loads.receive(VariantUnloaded("small"))
+    host.loads.receive(ipc.VariantUnloaded("small"))
     await first
-    assert await host.orders.get() == LoadVariant("small", alone=False)
-    host.loads.receive(LoadFailed("damaged", variant="small"))
+    assert await host.orders.get() == ipc.LoadVariant("small", alone=False)
+    host.loads.receive(ipc.LoadFailed("damaged", variant="small"))
     with pytest.raises(EngineUnusable, match="damaged"):
         await second
 
 
 async def test_order_that_waits_for_another_one_fails_with_the_host() -> None:
     host = Host()
-    host.loads.receive(LoadFailed("the first"))
+    host.loads.receive(ipc.LoadFailed("the first"))
     unload = host.loads.unload("small")
     load = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
     await asyncio.sleep(0)
@@ -175,12 +164,12 @@ class Child:
         self.killed = True
 
 
-async def test_run_with_an_invalid_response_ends_with_the_host(arena: Arena) -> None:
+async def test_run_with_an_invalid_response_ends_with_the_host(arena: ipc.Arena) -> None:
     host = HostProcess(Session(EngineName("twice"), Configuration(1)), arena, 60.0, print)
     host._child = child = Child()  # type: ignore[assignment]  # what the test needs of it
-    ended: list[RunEnded] = []
+    ended: list[ipc.RunEnded] = []
     message = host._runs.add_query(b"x", ended.append, None, 0.0, "")
-    invalid = RunEnded(message.run_id, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1))
+    invalid = ipc.RunEnded(message.run_id, Outcome.COMPLETED, response=ipc.ArenaRef(ipc.SLOTS, 1))
     host._connection.data_received(invalid.encode())
     assert child.killed
     assert not ended

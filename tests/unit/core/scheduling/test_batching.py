@@ -6,15 +6,8 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    AssignmentStarted,
-    JobArrived,
-    QueriesDone,
-    WorkerJoined,
-)
 from synergai.domain import Configuration, EngineName, Outcome, Session, WorkerId
 from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_request, new_worker
 
@@ -23,7 +16,7 @@ ENTRIES = (
     new_entry(BATCHED, "c", 10.0, batch_qps=(16.0, 20.0)),
     new_entry(SINGLE, "c", 10.0),
 )
-JOINED = WorkerJoined(new_worker("w", "c", [BATCHED, SINGLE]))
+JOINED = events.WorkerJoined(new_worker("w", "c", [BATCHED, SINGLE]))
 
 
 def core_with_worker() -> SchedulerCore:
@@ -32,7 +25,7 @@ def core_with_worker() -> SchedulerCore:
 
 def make_request(
     number: int, engine: EngineName = BATCHED, deadline: float = math.inf
-) -> JobArrived:
+) -> events.JobArrived:
     return new_request(f"r{number}", engine, deadline=deadline)
 
 
@@ -69,7 +62,7 @@ def core_with_three_engines(policy: str, cores: int = 0) -> SchedulerCore:
 @pytest.mark.parametrize("policy", ["fifo", "edf", "synergai", "malleable"])
 def test_requests_of_engines_in_turn_are_dispatched_in_batches(policy: str) -> None:
     core = core_with_three_engines(policy)
-    given: list[Assignment] = []
+    given: list[events.Assignment] = []
     for number in range(30):
         engine = (BATCHED, OTHER, THIRD)[number % 3]
         given += dispatched(core.handle(make_request(number, engine), 0.0))
@@ -77,7 +70,7 @@ def test_requests_of_engines_in_turn_are_dispatched_in_batches(policy: str) -> N
     while given:
         assignment = given.pop(0)
         order.append(assignment.engine)
-        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.1)
+        ended = events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.1)
         given += dispatched(core.handle(ended, core.state.now + 0.1))
     runs = [len(list(run)) for _, run in itertools.groupby(order)]
     assert len(order) == 30
@@ -118,7 +111,9 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
     assert core.state.fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
 
 
-def a_job(queries: int, engine: EngineName = BATCHED, *, with_tensors: bool = False) -> JobArrived:
+def a_job(
+    queries: int, engine: EngineName = BATCHED, *, with_tensors: bool = False
+) -> events.JobArrived:
     return new_job("job", engine, queries, with_tensors=with_tensors)
 
 
@@ -175,8 +170,8 @@ def test_job_runs_in_the_configuration_that_is_fastest_in_batches() -> None:
 def test_pace_of_a_job_in_batches_is_relative_to_batches() -> None:
     core = make_core([replace(ENTRIES[0], qps=100.0, batch_qps=(200.0, 400.0))], [JOINED.worker])
     [assignment] = dispatched(core.handle(a_job(4000), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
-    core.handle(QueriesDone(assignment.id, 2000, 10.0), 10.0)  # twice the profiled 5 s
+    core.handle(events.AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(events.QueriesDone(assignment.id, 2000, 10.0), 10.0)  # twice the profiled 5 s
     [lease] = core.state.fleet.workers[WorkerId("w")].leases.values()
     assert 1.4 < lease.job.paces[WorkerId("w")] < 2.0
     assert 1.2 < core.paces[WorkerId("w"), BATCHED] < 2.0
@@ -185,8 +180,8 @@ def test_pace_of_a_job_in_batches_is_relative_to_batches() -> None:
 def test_inputs_of_a_job_say_nothing_about_the_pace_of_full_batches() -> None:
     core = make_core([replace(ENTRIES[0], qps=100.0, batch_qps=(200.0, 400.0))], [JOINED.worker])
     [assignment] = dispatched(core.handle(a_job(4000, with_tensors=True), 0.0))
-    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
-    core.handle(QueriesDone(assignment.id, 100, 1.0), 1.0)  # one by one, as they arrived
+    core.handle(events.AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(events.QueriesDone(assignment.id, 100, 1.0), 1.0)  # one by one, as they arrived
     assert (WorkerId("w"), BATCHED) not in core.paces
 
 
@@ -197,7 +192,7 @@ def test_pace_is_independent_of_batch_size() -> None:
     for _ in range(300):
         now = core.state.now + 0.4
         for assignment in given:
-            ended = AssignmentEnded(
+            ended = events.AssignmentEnded(
                 assignment.id, 1, Outcome.COMPLETED, compute_s=0.4, batch=len(given)
             )
             core.handle(ended, now)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synergai import domain
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
     Assignment,
@@ -50,24 +51,12 @@ from synergai.core.scheduling.events import (
 from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.jobs import LeasePhase
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import new_entry
 
-ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
-CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]
-CONFIGURATIONS = (Configuration(1), Configuration(4, "maxn"))
+ENGINES = [domain.EngineName("alpha"), domain.EngineName("beta"), domain.EngineName("unprofiled")]
+CLASSES = [domain.WorkerClass("fast"), domain.WorkerClass("slow"), domain.WorkerClass("new")]
+CONFIGURATIONS = (domain.Configuration(1), domain.Configuration(4, "maxn"))
 MAX_QUERIES = 40
 
 
@@ -94,12 +83,12 @@ class World:
     core: SchedulerCore
     now: float = 0.0
     log: list[tuple[float, Event, list[Command]]] = field(default_factory=list)
-    jobs: dict[JobId, Job] = field(default_factory=dict)
-    recorded: dict[JobId, set[int]] = field(default_factory=dict)
-    in_flight: dict[AssignmentId, Assignment] = field(default_factory=dict)
-    done: dict[AssignmentId, int] = field(default_factory=dict)
-    outcomes: dict[JobId, Command | None] = field(default_factory=dict)
-    workers: set[WorkerId] = field(default_factory=set)
+    jobs: dict[domain.JobId, domain.Job] = field(default_factory=dict)
+    recorded: dict[domain.JobId, set[int]] = field(default_factory=dict)
+    in_flight: dict[domain.AssignmentId, Assignment] = field(default_factory=dict)
+    done: dict[domain.AssignmentId, int] = field(default_factory=dict)
+    outcomes: dict[domain.JobId, Command | None] = field(default_factory=dict)
+    workers: set[domain.WorkerId] = field(default_factory=set)
 
     def handle(self, event: Event) -> None:
         if isinstance(event, AssignmentEnded | QueriesDone):
@@ -195,8 +184,8 @@ def _submit(world: World, data: st.DataObject, number: int) -> Event:
     draw = data.draw
     queries = draw(st.integers(1, MAX_QUERIES))
     perishable = draw(st.booleans())
-    job = Job(
-        id=JobId(f"job-{number}"),
+    job = domain.Job(
+        id=domain.JobId(f"job-{number}"),
         engine=draw(st.sampled_from(ENGINES)),
         queries=queries,
         arrival=world.now,
@@ -214,8 +203,8 @@ def _submit(world: World, data: st.DataObject, number: int) -> Event:
 
 
 def _request(world: World, data: st.DataObject, number: int) -> Event:
-    job = Job(
-        id=JobId(f"request-{number}"),
+    job = domain.Job(
+        id=domain.JobId(f"request-{number}"),
         engine=data.draw(st.sampled_from(ENGINES[:2])),
         queries=1,
         arrival=world.now,
@@ -254,11 +243,11 @@ def _cancel(world: World, data: st.DataObject, _: int) -> Event | None:
 def _join(world: World, data: st.DataObject, _: int) -> Event:
     draw = data.draw
     worker = Worker(
-        id=WorkerId(draw(st.sampled_from(["w1", "w2", "w3", "w4"]))),
+        id=domain.WorkerId(draw(st.sampled_from(["w1", "w2", "w3", "w4"]))),
         worker_class=draw(st.sampled_from(CLASSES)),
         engines=frozenset(draw(st.sets(st.sampled_from(ENGINES)))),
         configurations=CONFIGURATIONS,
-        sessions=frozenset({Session(ENGINES[0], CONFIGURATIONS[1])}),
+        sessions=frozenset({domain.Session(ENGINES[0], CONFIGURATIONS[1])}),
         keeps_sessions=draw(st.booleans()),
         cores=draw(st.integers(0, 4)),
     )
@@ -267,8 +256,8 @@ def _join(world: World, data: st.DataObject, _: int) -> Event:
 
 
 def _change_worker(_world: World, data: st.DataObject, _: int) -> Event | None:
-    worker_id = WorkerId(data.draw(st.sampled_from(["w1", "w2", "w3", "never-seen"])))
-    session = Session(data.draw(st.sampled_from(ENGINES)), CONFIGURATIONS[1])
+    worker_id = domain.WorkerId(data.draw(st.sampled_from(["w1", "w2", "w3", "never-seen"])))
+    session = domain.Session(data.draw(st.sampled_from(ENGINES)), CONFIGURATIONS[1])
     events: list[Event] = [
         WorkerLeft(worker_id),
         WorkerDraining(worker_id),
@@ -281,13 +270,13 @@ def _change_worker(_world: World, data: st.DataObject, _: int) -> Event | None:
     return data.draw(st.sampled_from(events))
 
 
-def _assignment(world: World, data: st.DataObject) -> tuple[AssignmentId, int]:
+def _assignment(world: World, data: st.DataObject) -> tuple[domain.AssignmentId, int]:
     """Return an assignment in flight or, rarely, an ended one; and its number of queries."""
     known = sorted(world.done)
     if world.in_flight and bool(data.draw(st.integers(0, 5))):
         known = sorted(world.in_flight)
     if not known:
-        return AssignmentId(999_999), 1
+        return domain.AssignmentId(999_999), 1
     assignment_id = data.draw(st.sampled_from(known))
     assignment = world.in_flight.get(assignment_id)
     return assignment_id, assignment.count if assignment else MAX_QUERIES
@@ -309,11 +298,11 @@ def _progress(world: World, data: st.DataObject, _: int) -> Event:
 
 def _end(world: World, data: st.DataObject, _: int) -> Event:
     assignment_id, count = _assignment(world, data)
-    outcome = data.draw(st.sampled_from([Outcome.COMPLETED, *Outcome]))
-    done = count if outcome is Outcome.COMPLETED else data.draw(st.integers(0, count + 1))
+    outcome = data.draw(st.sampled_from([domain.Outcome.COMPLETED, *domain.Outcome]))
+    done = count if outcome is domain.Outcome.COMPLETED else data.draw(st.integers(0, count + 1))
     if not data.draw(st.integers(0, 20)):
         done //= 2
-    fault = data.draw(st.sampled_from(list(Fault)))
+    fault = data.draw(st.sampled_from(list(domain.Fault)))
     return AssignmentEnded(assignment_id, done, outcome, fault, "why", _seconds(data, 0.2))
 
 
@@ -403,7 +392,7 @@ def let_time_pass(world: World) -> None:
 def finish(world: World) -> None:
     """Add a reliable worker and let it finish all remaining jobs."""
     honest = Worker(
-        id=WorkerId("honest"),
+        id=domain.WorkerId("honest"),
         worker_class=CLASSES[0],
         engines=frozenset(ENGINES),
         configurations=CONFIGURATIONS,
@@ -418,7 +407,7 @@ def finish(world: World) -> None:
         if world.in_flight:
             world.now += 0.1
             assignment = world.in_flight[min(world.in_flight)]
-            world.handle(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED))
+            world.handle(AssignmentEnded(assignment.id, assignment.count, domain.Outcome.COMPLETED))
         elif wakeup := world.core.wakeup():
             world.now = wakeup
             world.handle(TimePassed())

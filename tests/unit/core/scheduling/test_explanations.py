@@ -6,27 +6,9 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.core.explanations import (
-    Cause,
-    End,
-    Explanation,
-    Obstacle,
-    Run,
-    Verdict,
-    cause_of,
-    sentences,
-    worded,
-)
+from synergai.core import explanations
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    JobArrived,
-    QueriesDone,
-    QueriesReady,
-    TimePassed,
-    WorkerLeft,
-)
 from synergai.core.scheduling.rules import history
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
@@ -36,27 +18,29 @@ FAST, SLOW = new_entry("m", "x86", 10.0), new_entry("m", "nano", 0.5)
 LOADS = new_entry("m", "x86", 10.0, model_load_s=2.0)
 
 
-def arrive(core: SchedulerCore, arrival: JobArrived) -> list[Assignment]:
+def arrive(core: SchedulerCore, arrival: events.JobArrived) -> list[events.Assignment]:
     return dispatched(core.handle(arrival, arrival.job.arrival))
 
 
 def end(
     core: SchedulerCore,
-    assignment: Assignment,
+    assignment: events.Assignment,
     at: float,
     outcome: Outcome = Outcome.COMPLETED,
     *,
     done: int | None = None,
     fault: Fault = Fault.UNSPECIFIED,
-) -> list[Assignment]:
+) -> list[events.Assignment]:
     done = assignment.count if done is None else done
-    event = AssignmentEnded(assignment.id, done, outcome, fault, "segmentation fault")
+    event = events.AssignmentEnded(assignment.id, done, outcome, fault, "segmentation fault")
     return dispatched(core.handle(event, at))
 
 
-def explain(core: SchedulerCore, name: str, now: float) -> tuple[Cause, str, Explanation]:
+def explain(
+    core: SchedulerCore, name: str, now: float
+) -> tuple[explanations.Cause, str, explanations.Explanation]:
     found = next(core.explain(name, now))
-    return cause_of(found), " ".join(sentences(found)), found
+    return explanations.cause_of(found), " ".join(explanations.sentences(found)), found
 
 
 def test_stage_of_a_job_is_explained_although_it_was_in_time() -> None:
@@ -155,14 +139,14 @@ def test_engine_that_no_worker_has_is_said_to_be_missing() -> None:
         "no worker",
         "It arrived 200 ms ago. Its deadline is in 300 ms. Waited 200 ms. No worker has m.",
     )
-    core.handle(TimePassed(), 0.5)
+    core.handle(events.TimePassed(), 0.5)
     assert explain(core, "r1", 1.0)[0] == "no worker"
 
 
 def test_impossible_deadline_is_refused_with_every_workers_excess() -> None:
     core = make_core([FAST, SLOW], [XEON, NANO], infeasible="reject")
     arrive(core, new_job("late", "m", 20, deadline=1.0))
-    core.handle(TimePassed(), 0.0)
+    core.handle(events.TimePassed(), 0.0)
     cause, text, _ = explain(core, "late", 0.0)
     assert cause == "impossible"
     assert text.startswith("Refused: no worker can meet the deadline")
@@ -189,7 +173,7 @@ def test_request_refused_on_arrival_is_remembered_with_its_reason() -> None:
 def test_worker_that_left_in_the_middle_is_named() -> None:
     core = make_core([FAST, SLOW], [XEON, NANO])
     arrive(core, new_job("late", "m", 10, deadline=1.2))
-    [again] = dispatched(core.handle(WorkerLeft(WorkerId("xeon")), 0.9))
+    [again] = dispatched(core.handle(events.WorkerLeft(WorkerId("xeon")), 0.9))
     end(core, again, 20.9)
     cause, text, _ = explain(core, "late", 21.0)
     assert cause == "worker left"
@@ -269,7 +253,7 @@ def test_job_that_yielded_to_a_request_says_so() -> None:
     profiles = [FAST, new_entry("live", "x86", 1.0)]
     core = make_core(profiles, [new_worker("xeon", "x86", ["m", "live"])], policy="synergai")
     [mine] = arrive(core, new_job("job", "m", 20))
-    core.handle(QueriesDone(mine.id, 9, 0.9), 0.9)
+    core.handle(events.QueriesDone(mine.id, 9, 0.9), 0.9)
     [request] = arrive(core, new_request("r1", "live", 1.0, deadline=9.0))
     end(core, mine, 1.1, Outcome.STOPPED, done=11)
     [rest] = end(core, request, 4.1)
@@ -301,9 +285,9 @@ def test_job_in_many_assignments_waited_only_where_others_are_known_to_have_run(
 def test_job_that_waits_for_its_own_queries_does_not_wait_for_itself() -> None:
     core = make_core([FAST], [XEON])
     whole = new_job("job", "m", 20, deadline=1.0).job
-    [mine] = arrive(core, JobArrived(whole, ready=10))
+    [mine] = arrive(core, events.JobArrived(whole, ready=10))
     assert not end(core, mine, 1.0)
-    [mine] = dispatched(core.handle(QueriesReady(whole.id, 20), 1.05))
+    [mine] = dispatched(core.handle(events.QueriesReady(whole.id, 20), 1.05))
     end(core, mine, 2.05)
     found = explain(core, "job", 3.0)[2]
     assert round(found.waited_s, 3) == 0.05
@@ -348,7 +332,7 @@ def test_explanations_change_no_decision() -> None:
 SECONDS = st.floats(0, 1e6)
 UNKNOWN = st.none() | SECONDS
 RUNS = st.builds(
-    Run,
+    explanations.Run,
     worker=st.sampled_from("ab"),
     configuration=st.just(""),
     queries=st.integers(1, 9),
@@ -356,22 +340,22 @@ RUNS = st.builds(
     given_s=SECONDS,
     began_s=UNKNOWN,
     ended_s=UNKNOWN,
-    end=st.sampled_from(get_args(End)),
+    end=st.sampled_from(get_args(explanations.End)),
     setup_s=SECONDS,
     switched_to=st.sampled_from(["", "mode"]),
     estimated_s=UNKNOWN,
 )
 VERDICTS = st.builds(
-    Verdict,
+    explanations.Verdict,
     worker=st.sampled_from("ab"),
-    obstacle=st.sampled_from(get_args(Obstacle)),
+    obstacle=st.sampled_from(get_args(explanations.Obstacle)),
     needed_s=UNKNOWN,
     setup_s=SECONDS,
     too_many_s=UNKNOWN,
     seconds=UNKNOWN,
 )
 EXPLANATIONS = st.builds(
-    Explanation,
+    explanations.Explanation,
     id=st.just("1"),
     engine=st.just("net"),
     queries=st.integers(1, 9),
@@ -388,15 +372,15 @@ EXPLANATIONS = st.builds(
 
 
 @given(EXPLANATIONS)
-def test_every_explanation_has_a_cause_and_sentences(facts: Explanation) -> None:
-    found = worded(facts)
+def test_every_explanation_has_a_cause_and_sentences(facts: explanations.Explanation) -> None:
+    found = explanations.worded(facts)
     assert found.cause is not None
     assert found.sentences
 
 
 def test_what_expired_without_a_run_waited_for_busy_workers() -> None:
-    busy = Verdict(worker="a", needed_s=1.0, obstacle="busy", seconds=5.0)
-    facts = Explanation(
+    busy = explanations.Verdict(worker="a", needed_s=1.0, obstacle="busy", seconds=5.0)
+    facts = explanations.Explanation(
         id="1", engine="net", queries=1, state="expired", total_s=4.0, waited_s=4.0, workers=(busy,)
     )
-    assert cause_of(facts) == "busy"
+    assert explanations.cause_of(facts) == "busy"

@@ -2,21 +2,8 @@
 
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    Fail,
-    Finish,
-    JobArrived,
-    JobCancelled,
-    QueriesDone,
-    TimePassed,
-    WorkerDraining,
-    WorkerJoined,
-    WorkerLeft,
-)
 from synergai.domain import Fault, JobId, Outcome, WorkerId
 from tests.cores import dispatched, wakeup_of
 from tests.digits import (
@@ -34,26 +21,28 @@ from tests.digits import (
 def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -> None:
     core = both_core()
     [lost] = dispatched(core.handle(make_job("a", 100), 0.0))
-    core.handle(QueriesDone(lost.id, 40), 0.4)
-    [rest] = dispatched(core.handle(WorkerLeft(FAST_1), 0.5))
+    core.handle(events.QueriesDone(lost.id, 40), 0.4)
+    [rest] = dispatched(core.handle(events.WorkerLeft(FAST_1), 0.5))
     assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
     assert rest.id > lost.id
     assert core._leases.by_id.get(lost.id) is None
-    assert core.handle(AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
-    assert core.handle(AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [Finish(JobId("a"))]
+    assert core.handle(events.AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
+    assert core.handle(events.AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [
+        events.Finish(JobId("a"))
+    ]
 
 
 def test_bad_input_fails_the_job_without_retry() -> None:
     core = fast_core()
     [assignment] = dispatched(core.handle(make_job("a", 1), 0.0))
-    ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
-    assert core.handle(ended, 0.1) == [Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
+    ended = events.AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
+    assert core.handle(ended, 0.1) == [events.Fail(JobId("a"), "wrong shape", Fault.BAD_INPUT)]
 
 
 def test_engine_broken_on_one_worker_runs_on_another() -> None:
     core = both_core()
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
-    ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
+    ended = events.AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.ENGINE_BROKEN, "corrupt")
     [again] = dispatched(core.handle(ended, 0.1))
     assert again.worker_id == SLOW_1
 
@@ -61,16 +50,18 @@ def test_engine_broken_on_one_worker_runs_on_another() -> None:
 def test_premature_completion_report_counts_as_a_fault() -> None:
     core = fast_core(max_faults=2)
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
-    [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
+    [second] = dispatched(core.handle(events.AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
     assert (second.first, second.count) == (4, 6)
-    [failed] = core.handle(AssignmentEnded(second.id, 0, Outcome.COMPLETED), 0.2)
-    assert isinstance(failed, Fail)
+    [failed] = core.handle(events.AssignmentEnded(second.id, 0, Outcome.COMPLETED), 0.2)
+    assert isinstance(failed, events.Fail)
     assert failed.reason == "worker fast-1 ended an assignment unasked after 0 of 6 queries"
 
 
-def fail_host(core: SchedulerCore, assignment: Assignment, done: int, now: float) -> list[Command]:
+def fail_host(
+    core: SchedulerCore, assignment: events.Assignment, done: int, now: float
+) -> list[events.Command]:
     return core.handle(
-        AssignmentEnded(assignment.id, done, Outcome.FAILED, Fault.HOST_DIED, "it died"), now
+        events.AssignmentEnded(assignment.id, done, Outcome.FAILED, Fault.HOST_DIED, "it died"), now
     )
 
 
@@ -84,13 +75,13 @@ def test_faults_with_progress_in_between_never_fail_a_job() -> None:
 
 def test_progress_of_another_assignment_counts_as_well() -> None:
     core = fast_core(max_faults=2, policy="malleable")
-    core.handle(WorkerJoined(replace(make_worker(FAST).worker, id=WorkerId("fast-2"))), 0.0)
+    core.handle(events.WorkerJoined(replace(make_worker(FAST).worker, id=WorkerId("fast-2"))), 0.0)
     one, two = dispatched(core.handle(make_job("a", 10_000), 0.0))
     [one] = dispatched(fail_host(core, one, 0, 1.0))
-    core.handle(QueriesDone(two.id, 10), 1.5)
+    core.handle(events.QueriesDone(two.id, 10), 1.5)
     [one] = dispatched(fail_host(core, one, 0, 2.0))
-    core.handle(WorkerDraining(WorkerId("fast-2")), 2.5)  # the engine is not ejected instead
-    [failed, *_] = [c for c in fail_host(core, one, 0, 3.0) if isinstance(c, Fail)]
+    core.handle(events.WorkerDraining(WorkerId("fast-2")), 2.5)  # the engine is not ejected instead
+    [failed, *_] = [c for c in fail_host(core, one, 0, 3.0) if isinstance(c, events.Fail)]
     assert failed.job_id == "a"
 
 
@@ -102,7 +93,7 @@ def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
     for assignment in lost:
         again = dispatched(fail_host(core, assignment, 0, 1.0))
     assert again
-    [failed, *_] = [c for c in fail_host(core, again[0], 0, 2.0) if isinstance(c, Fail)]
+    [failed, *_] = [c for c in fail_host(core, again[0], 0, 2.0) if isinstance(c, events.Fail)]
     assert failed.job_id == "a"
 
 
@@ -117,9 +108,9 @@ def test_retries_without_progress_pause_longer_each_time() -> None:
         wakeup = wakeup_of(core)
         pauses.append(wakeup - now)
         now = wakeup
-        [assignment] = dispatched(core.handle(TimePassed(), now))
+        [assignment] = dispatched(core.handle(events.TimePassed(), now))
     assert pauses == [1.0, 2.0, 4.0]
-    assert [type(command) for command in fail_host(core, assignment, 0, now)] == [Fail]
+    assert [type(command) for command in fail_host(core, assignment, 0, now)] == [events.Fail]
     assert core.wakeup() is None
 
 
@@ -130,14 +121,14 @@ def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
     fail_host(core, assignment, 0, 0.0)
     [other] = dispatched(core.handle(make_job("b", 100), 0.1))
     assert other.job_id == "b"
-    core.handle(JobCancelled(JobId("a")), 0.2)
-    core.handle(AssignmentEnded(other.id, 100, Outcome.COMPLETED), 0.3)
+    core.handle(events.JobCancelled(JobId("a")), 0.2)
+    core.handle(events.AssignmentEnded(other.id, 100, Outcome.COMPLETED), 0.3)
     assert core.wakeup() is None
 
 
 def test_requests_are_retried_without_a_pause() -> None:
     core = fast_core(max_faults=4)
     job = replace(make_job("a", 1, deadline=60.0).job, perishable=True, with_tensors=True)
-    [assignment] = dispatched(core.handle(JobArrived(job, 1), 0.0))
+    [assignment] = dispatched(core.handle(events.JobArrived(job, 1), 0.0))
     for _ in range(3):
         [assignment] = dispatched(fail_host(core, assignment, 0, 0.0))

@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Dispatch,
-    Event,
-    ProfilesAdded,
-    Stop,
-    TimePassed,
-    WorkerJoined,
-)
 from synergai.core.scheduling.job_queue import JobQueue
 from synergai.core.scheduling.lane import BLOCK, Entries
 from synergai.core.scheduling.policies import POLICIES
@@ -141,15 +132,6 @@ def test_blocks_keep_a_long_lane_sorted(ranks: list[int], random: Random) -> Non
     assert not entries._blocks
 
 
-def test_block_is_split_once_it_has_more_than_twice_its_size() -> None:
-    entries = Entries()
-    for at in range(2 * BLOCK):
-        entries.add((0.0, at, make_record(at)))
-    assert len(entries._blocks) == 1
-    entries.add((0.0, 2 * BLOCK, make_record(2 * BLOCK)))
-    assert [len(block.entries) for block in entries._blocks] == [BLOCK, BLOCK + 1]
-
-
 def test_first_request_is_one_that_can_be_in_time_if_there_is_any() -> None:
     queue = JobQueue()
     records = [
@@ -187,10 +169,10 @@ class Fleet:
         )
         self.now = 0.0
         self.jobs = 0
-        self.in_flight: list[Assignment] = []
+        self.in_flight: list[events.Assignment] = []
         self.calls = 0
         for name in ("one", "two"):
-            self.handle(WorkerJoined(new_worker(name, SERVER, self.engines)))
+            self.handle(events.WorkerJoined(new_worker(name, SERVER, self.engines)))
         while self.core.queued < jobs:
             self.submit()
 
@@ -198,7 +180,7 @@ class Fleet:
     def profile(engine: EngineName, qps: float) -> ProfileEntry:
         return new_entry(engine, SERVER, qps, model_load_s=1.0)
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: events.Event) -> None:
         self.now += 1e-4
         sys.setprofile(self._count)
         try:
@@ -208,11 +190,11 @@ class Fleet:
             sys.setprofile(None)
         for command in commands:
             match command:
-                case Dispatch(assignment):
+                case events.Dispatch(assignment):
                     self.in_flight.append(assignment)
-                case Stop(assignment_id):
+                case events.Stop(assignment_id):
                     self.in_flight = [a for a in self.in_flight if a.id != assignment_id]
-                    self.handle(AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
+                    self.handle(events.AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
 
     def _count(self, _frame: FrameType, event: str, _argument: object) -> None:
         self.calls += event == "call"
@@ -227,7 +209,7 @@ class Fleet:
 
     def end(self) -> None:
         assignment = self.in_flight.pop(0)
-        self.handle(AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01))
+        self.handle(events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01))
 
     def calls_per_round(self, rounds: int = 60) -> float:
         """Return the calls of Python functions per arrival and end, with a constant queue."""
@@ -269,7 +251,7 @@ def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> Non
     waiting = [r for r in fleet.core.state.queue.in_order() if math.isfinite(r.job.deadline)]
     before = {record.sequence: record.rank for record in waiting}
     fleet.calls = 0
-    fleet.handle(ProfilesAdded((fleet.profile(fleet.engines[0], qps=50.0),)))
+    fleet.handle(events.ProfilesAdded((fleet.profile(fleet.engines[0], qps=50.0),)))
     assert fleet.calls < 30 * RERANKED_IN_A_ROW
     changed = [record for record in waiting if record.rank != before[record.sequence]]
     assert 0 < len(changed) <= RERANKED_IN_A_ROW
@@ -277,7 +259,7 @@ def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> Non
         wakeup = fleet.core.wakeup()
         if wakeup is None or not fleet.core.state.waiting._stale:
             break
-        fleet.core.handle(TimePassed(), wakeup)
+        fleet.core.handle(events.TimePassed(), wakeup)
     assert all(r.rank < before[r.sequence] for r in waiting if r.queued)
     assert list(fleet.core.state.queue.in_order()) == sorted(
         fleet.core.state.queue.in_order(), key=lambda record: (record.rank, record.sequence)

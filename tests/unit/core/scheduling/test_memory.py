@@ -3,14 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from synergai.core.scheduling.events import (
-    SessionDropped,
-    SessionLoaded,
-    SessionSize,
-    TimePassed,
-    Unload,
-    WorkerJoined,
-)
+from synergai.core.scheduling import events
 from synergai.core.scheduling.rules.kernel import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.core.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
 from synergai.core.scheduling.state.loads import UNKNOWN_S
@@ -23,12 +16,12 @@ def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:
     fleet = Fleet(1, preload=True)
     first = fleet.loaded()
     fleet.now += 0.2
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     second = fleet.loaded()
     fleet.now += 0.2
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert len(fleet.loading) == 1
-    fleet.handle(SessionDropped(first.worker_id, first.session))
+    fleet.handle(events.SessionDropped(first.worker_id, first.session))
     fleet.loaded()
     assert [load for load in fleet.settle() if load.session != first.session] == []
     assert second.session.engine in {FAMILY, *PLAIN}
@@ -42,9 +35,9 @@ def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_roo
     fleet.submit(FAMILY)
     fleet.end_first()
     load = fleet.loading.pop(0)
-    fleet.handle(SessionLoaded(load.worker_id, load.session))
+    fleet.handle(events.SessionLoaded(load.worker_id, load.session))
     fleet.loading.clear()
-    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=no_room))
+    fleet.handle(events.SessionDropped(load.worker_id, load.session, no_room=no_room))
     lost_at, again = fleet.now, False
     while not again and fleet.now < lost_at + 100.0:
         fleet.now += 1.0
@@ -52,7 +45,7 @@ def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_roo
         fleet.end_first()
         for each in fleet.loading:
             again |= each.session == load.session
-            fleet.handle(SessionLoaded(each.worker_id, each.session))
+            fleet.handle(events.SessionLoaded(each.worker_id, each.session))
         fleet.loading.clear()
     assert fleet.now - lost_at == pytest.approx(pause_s, abs=1.5)
 
@@ -60,7 +53,7 @@ def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_roo
 def test_a_worker_that_lacks_memory_it_should_have_gets_no_preload_for_a_while() -> None:
     fleet = Fleet(1, preload=True, memory_bytes=64 * GIB)
     load = fleet.loading.pop(0)
-    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=True, bytes=1))
+    fleet.handle(events.SessionDropped(load.worker_id, load.session, no_room=True, bytes=1))
     while not fleet.loading and fleet.now < 2 * FULL_S:
         fleet.now += 1.0
         fleet.submit(FAMILY)
@@ -79,17 +72,17 @@ def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it(
     fleet.now += 61.0
     for _ in range(20):
         fleet.now += PLANNED_EVERY_S
-        fleet.handle(TimePassed())
-    assert fleet.dropping == [Unload(worker_id, unused)]
+        fleet.handle(events.TimePassed())
+    assert fleet.dropping == [events.Unload(worker_id, unused)]
     wakeup = fleet.core.wakeup()
     assert wakeup is not None
     assert fleet.now < wakeup <= fleet.now + UNKNOWN_S
     fleet.now = wakeup
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert len(fleet.dropping) == 2
-    fleet.handle(SessionDropped(worker_id, unused))
+    fleet.handle(events.SessionDropped(worker_id, unused))
     fleet.now += PLANNED_EVERY_S
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert [load.session for load in fleet.loading] == [wanted]
 
 
@@ -98,11 +91,11 @@ def full_worker() -> tuple[Fleet, WorkerId, Session, Session]:
     fleet = Fleet(0, preload=True)
     unused, wanted = plain(PLAIN[1]), plain(PLAIN[0])
     worker = replace(fleet.worker(0, GIB), engines=frozenset(PLAIN[:2]), variants={})
-    fleet.handle(WorkerJoined(worker))
+    fleet.handle(events.WorkerJoined(worker))
     assert fleet.loaded().session == unused
     fleet.submit(wanted.engine, queries=10)
     fleet.end_first()
-    fleet.handle(SessionDropped(worker.id, wanted))
+    fleet.handle(events.SessionDropped(worker.id, wanted))
     return fleet, worker.id, unused, wanted
 
 
@@ -116,17 +109,17 @@ def test_sizes_are_those_that_workers_of_the_class_told() -> None:
     first = replace(
         fleet.worker(0, memory_bytes=0),
         session_bytes={},
-        session_sizes=tuple(SessionSize(*item) for item in told.items()),
+        session_sizes=tuple(events.SessionSize(*item) for item in told.items()),
     )
-    fleet.handle(WorkerJoined(first))
-    fleet.handle(SessionLoaded(first.id, plain(PLAIN[2]), 1.0, 4 * GIB))
+    fleet.handle(events.WorkerJoined(first))
+    fleet.handle(events.SessionLoaded(first.id, plain(PLAIN[2]), 1.0, 4 * GIB))
     second = replace(
         fleet.worker(1, memory_bytes=3 * GIB + SESSION_BYTES),
         engines=frozenset(PLAIN),
         session_bytes={},
         variants={},
     )
-    fleet.handle(WorkerJoined(second))
+    fleet.handle(events.WorkerJoined(second))
     loads = [load.session.engine for load in fleet.settle() if load.worker_id == second.id]
     assert sorted(loads) == [PLAIN[0], PLAIN[1], PLAIN[3]]  # the third needs more than there is
 
@@ -134,7 +127,7 @@ def test_sizes_are_those_that_workers_of_the_class_told() -> None:
 def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
     sizes = SessionSizes()
     fleet = Fleet(0)
-    size = SessionSize(plain(PLAIN[0]), 7)
+    size = events.SessionSize(plain(PLAIN[0]), 7)
     worker = replace(fleet.worker(0), session_bytes={}, session_sizes=(size,))
     record = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
     sizes.add_worker(worker)
@@ -163,7 +156,7 @@ def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
 def wait(fleet: Fleet, seconds: float) -> None:
     """Let time pass until something happens that makes the core plan again."""
     fleet.now += seconds
-    fleet.handle(SessionDropped(WorkerId("worker-0"), plain(PLAIN[3])))
+    fleet.handle(events.SessionDropped(WorkerId("worker-0"), plain(PLAIN[3])))
 
 
 def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> None:
@@ -174,11 +167,11 @@ def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> Non
         sessions=frozenset({used, pinned}),
         pinned=frozenset({pinned}),
     )
-    fleet.handle(WorkerJoined(worker))
+    fleet.handle(events.WorkerJoined(worker))
     for _ in range(3):
         fleet.submit(wanted.engine, queries=10)
         fleet.end_first()
-    fleet.handle(SessionDropped(worker.id, wanted))
+    fleet.handle(events.SessionDropped(worker.id, wanted))
     fleet.now += 61.0
     fleet.submit(used.engine)
     fleet.end_first()
@@ -194,7 +187,7 @@ def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
     assert fleet.loading == []
     assert [unload.session for unload in fleet.dropping] == [unused]
     assert not fleet.core.state.fleet.workers[worker_id].fronts  # as neither engine has variants
-    fleet.handle(SessionDropped(worker_id, unused))
+    fleet.handle(events.SessionDropped(worker_id, unused))
     wait(fleet, 0.2)
     assert [load.session for load in fleet.loading] == [wanted]
 
@@ -204,9 +197,9 @@ def test_a_session_that_turned_out_to_be_too_large_keeps_no_other_from_being_loa
     worker = replace(
         fleet.worker(0, 2 * GIB), engines=frozenset(PLAIN[:2]), session_bytes={}, variants={}
     )
-    fleet.handle(WorkerJoined(worker))
+    fleet.handle(events.WorkerJoined(worker))
     large = fleet.loading.pop()
-    fleet.handle(SessionDropped(worker.id, large.session, no_room=True, bytes=3 * GIB))
+    fleet.handle(events.SessionDropped(worker.id, large.session, no_room=True, bytes=3 * GIB))
     wait(fleet, PLANNED_EVERY_S)
     assert [load.session for load in fleet.settle()] == [plain(PLAIN[0])]
     wait(fleet, 10_000.0)

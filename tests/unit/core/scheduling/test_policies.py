@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from synergai import domain
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
     Assignment,
@@ -14,7 +15,6 @@ from synergai.core.scheduling.events import (
     Dispatch,
     Event,
     Finish,
-    JobArrived,
     QueriesDone,
     QueriesReady,
     Stop,
@@ -24,23 +24,13 @@ from synergai.core.scheduling.events import (
 )
 from synergai.core.scheduling.policies.malleable.policy import MAX_JOBS
 from synergai.core.scheduling.settings import SchedulingSettings
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
 
-DIGITS = EngineName("digits")
+DIGITS = domain.EngineName("digits")
 QPS = {"server": 100.0, "board": 10.0}
-FOUR = Configuration(4)
+FOUR = domain.Configuration(4)
 
 
 class Harness:
@@ -72,7 +62,7 @@ class Harness:
         return self.core.handle(job, self.now)
 
     def end(self, assignment: Assignment, done: int | None = None) -> list[Command]:
-        outcome = Outcome.COMPLETED if done is None else Outcome.STOPPED
+        outcome = domain.Outcome.COMPLETED if done is None else domain.Outcome.STOPPED
         done = assignment.count if done is None else done
         return self.core.handle(AssignmentEnded(assignment.id, done, outcome), self.now)
 
@@ -108,7 +98,7 @@ def finish_in_order(harness: Harness, order: Sequence[str]) -> None:
     running = {a.worker_id: a for _ in range(3) for a in dispatched(harness.submit())}
     for name in order:
         harness.now += 1.0
-        harness.end(running[WorkerId(name)])
+        harness.end(running[domain.WorkerId(name)])
 
 
 def test_least_recently_used_selects_the_worker_idle_longest() -> None:
@@ -204,7 +194,7 @@ def test_malleable_loads_a_stage_on_as_many_workers_as_a_job() -> None:
             commands = core.handle(job, 0.0)
             for ready in range(queries if is_stage else 0):
                 at = 0.01 * (ready + 1)
-                commands += core.handle(QueriesReady(JobId("job"), ready + 1), at)
+                commands += core.handle(QueriesReady(domain.JobId("job"), ready + 1), at)
             used.append(len({*worker_ids(dispatched(commands))}))
         assert used == [workers, workers]
 
@@ -225,7 +215,7 @@ def test_malleable_stops_a_loose_job_for_a_tight_one_and_resumes_it() -> None:
         harness.end(part, part.count // 10)
     harness.now = 20.0
     commands = [command for part in tight for command in harness.end(part)]
-    assert Finish(JobId("job-2")) in commands
+    assert Finish(domain.JobId("job-2")) in commands
     resumed = [a for a in dispatched(commands) if a.job_id == "job-1"]
     assert sum(a.count for a in resumed) == 12_000 - sum(part.count // 10 for part in lax)
 
@@ -264,7 +254,7 @@ def test_malleable_does_not_stop_a_job_if_all_deadlines_are_met() -> None:
 
 
 def test_malleable_plans_around_a_worker_with_unknown_end() -> None:
-    digits, new = DIGITS, EngineName("new")  # unprofiled: it is probed first
+    digits, new = DIGITS, domain.EngineName("new")  # unprofiled: it is probed first
     entry = new_entry(digits, "board", 10.0)
     core = SchedulerCore(
         # Workers accept further assignments while busy.
@@ -272,22 +262,15 @@ def test_malleable_plans_around_a_worker_with_unknown_end() -> None:
         ConfigurationDictionary([entry]),
     )
     for name in ("b1", "b2"):
-        worker = Worker(
-            id=WorkerId(name),
-            worker_class=WorkerClass("board"),
-            engines=frozenset({digits, new}),
-            configurations=(ONE,),
-            sessions=frozenset({Session(digits, ONE)}),
-        )
+        worker = new_worker(name, "board", [digits, new], loaded=[digits])
         core.handle(WorkerJoined(worker), 0.0)
     dispatched: dict[str, int] = {}
     for number, engine in enumerate((digits, new, digits)):
-        job = Job(
-            id=JobId(str(number)), engine=engine, queries=500, arrival=number, deadline=math.inf
-        )
-        for command in core.handle(JobArrived(job, ready=500), float(number)):
+        arrived = new_job(str(number), engine, 500, number)
+        for command in core.handle(arrived, float(number)):
             if isinstance(command, Dispatch):
-                dispatched[job.id] = dispatched.get(job.id, 0) + command.assignment.count
+                job_id = command.assignment.job_id
+                dispatched[job_id] = dispatched.get(job_id, 0) + command.assignment.count
 
     assert dispatched["0"] == 500
     assert dispatched["1"] > 0
@@ -341,11 +324,11 @@ def test_malleable_divides_a_job_again_once_a_slow_link_shows() -> None:
         (0.5 + number * 0.55, QueriesDone(cloud.id, number, 0.05 * number))
         for number in range(1, 5)
     ]
-    events.append((1.0, AssignmentEnded(edge.id, 5, Outcome.COMPLETED, compute_s=1.0)))
+    events.append((1.0, AssignmentEnded(edge.id, 5, domain.Outcome.COMPLETED, compute_s=1.0)))
     commands = [command for now, event in sorted(events) for command in core.handle(event, now)]
     assert [each for each in commands if isinstance(each, Stop)] == [
         Stop(cloud.id, cloud.worker_id)
     ]
-    stopped = AssignmentEnded(cloud.id, 4, Outcome.STOPPED, compute_s=0.2)
+    stopped = AssignmentEnded(cloud.id, 4, domain.Outcome.STOPPED, compute_s=0.2)
     again = {str(each.worker_id): each.count for each in dispatched(core.handle(stopped, 2.8))}
     assert again["edge"] > again["cloud"] > 0

@@ -5,18 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    AssignmentStarted,
-    Command,
-    EnginesChanged,
-    JobArrived,
-    JobCancelled,
-    QueriesDone,
-    Stop,
-    WorkerJoined,
-)
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker, started
@@ -37,25 +27,25 @@ def core_with_old_worker(policy: str = "malleable", t_pre: float = 0.0) -> Sched
 
 def joined(
     worker_id: WorkerId, worker_class: WorkerClass, engines: Sequence[EngineName] = (BATCH, OTHER)
-) -> WorkerJoined:
-    return WorkerJoined(new_worker(worker_id, worker_class, engines))
+) -> events.WorkerJoined:
+    return events.WorkerJoined(new_worker(worker_id, worker_class, engines))
 
 
 def arrived(
     name: str, queries: int, engine: EngineName = BATCH, deadline: float = math.inf
-) -> JobArrived:
+) -> events.JobArrived:
     return new_job(name, engine, queries, deadline=deadline)
 
 
-def stopped(commands: Sequence[Command]) -> list[int]:
-    return [command.assignment_id for command in commands if isinstance(command, Stop)]
+def stopped(commands: Sequence[events.Command]) -> list[int]:
+    return [command.assignment_id for command in commands if isinstance(command, events.Stop)]
 
 
 def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 10_000))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
-    ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
+    ended = events.AssignmentEnded(running.id, 1001, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 10.01))
     assert (probe.worker_id, probe.probe, probe.count) == (NEW_1, True, PROBE_QUERIES)
     assert (rest.worker_id, rest.probe) == (OLD_1, False)
@@ -66,14 +56,14 @@ def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 10.0)
-    ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
+    ended = events.AssignmentEnded(running.id, 1001, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 10.01))
-    core.handle(AssignmentStarted(rest.id, 0.0), 10.01)
-    core.handle(AssignmentStarted(probe.id, 0.0), 10.01)
-    commands = core.handle(AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED), 10.17)
+    core.handle(events.AssignmentStarted(rest.id, 0.0), 10.01)
+    core.handle(events.AssignmentStarted(probe.id, 0.0), 10.01)
+    commands = core.handle(events.AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED), 10.17)
     assert stopped(commands) == [rest.id]
     shares = dispatched(commands)
-    shares += dispatched(core.handle(AssignmentEnded(rest.id, 16, Outcome.STOPPED), 10.18))
+    shares += dispatched(core.handle(events.AssignmentEnded(rest.id, 16, Outcome.STOPPED), 10.18))
     assert {share.worker_id for share in shares} == {OLD_1, NEW_1}
     assert sum(share.count for share in shares) == 10_000 - 1001 - PROBE_QUERIES - 16
     assert min(share.count for share in shares) > 3_000
@@ -83,7 +73,7 @@ def test_engine_that_a_worker_adds_later_is_probed_as_well() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 10_000))
     assert core.handle(joined(NEW_1, NEW, [OTHER]), 1.0) == []
-    commands = core.handle(EnginesChanged(NEW_1, frozenset({BATCH, OTHER})), 2.0)
+    commands = core.handle(events.EnginesChanged(NEW_1, frozenset({BATCH, OTHER})), 2.0)
     assert stopped(commands) == [running.id]
 
 
@@ -102,7 +92,7 @@ def test_one_worker_of_a_class_is_probed_and_then_all_share_the_job() -> None:
     running = started(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     assert core.handle(joined(NEW_2, NEW), 1.0) == []
-    ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
+    ended = events.AssignmentEnded(running.id, 101, Outcome.STOPPED)
     assert [each.probe for each in dispatched(core.handle(ended, 1.01))] == [True, False]
 
 
@@ -110,19 +100,19 @@ def test_job_in_setup_is_stopped_once_it_runs() -> None:
     core = core_with_old_worker()
     [running] = dispatched(core.handle(arrived("job", 10_000), 0.0))
     assert core.handle(joined(NEW_1, NEW), 1.0) == []
-    assert stopped(core.handle(AssignmentStarted(running.id, 2.0), 2.0)) == [running.id]
+    assert stopped(core.handle(events.AssignmentStarted(running.id, 2.0), 2.0)) == [running.id]
 
 
 def test_job_is_stopped_once_for_each_worker() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
-    ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
+    ended = events.AssignmentEnded(running.id, 101, Outcome.STOPPED)
     probe, rest = dispatched(core.handle(ended, 1.01))
-    core.handle(AssignmentStarted(rest.id, 0.0), 1.01)
-    failed = AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
+    core.handle(events.AssignmentStarted(rest.id, 0.0), 1.01)
+    failed = events.AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
     assert stopped(core.handle(failed, 2.0)) == []
-    assert stopped(core.handle(QueriesDone(rest.id, 300), 5.0)) == []
+    assert stopped(core.handle(events.QueriesDone(rest.id, 300), 5.0)) == []
 
 
 def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
@@ -130,7 +120,7 @@ def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
     started(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     assert core._probes._stopped_for
-    core.handle(JobCancelled(JobId("job")), 2.0)
+    core.handle(events.JobCancelled(JobId("job")), 2.0)
     assert not core._probes._stopped_for
 
 
@@ -145,12 +135,12 @@ def test_job_that_ends_soon_is_left_alone(queries: int, t_pre: float) -> None:
 
 def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
     core = core_with_old_worker()
-    core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
+    core.handle(events.EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
     first = started(core, arrived("first", 100, OTHER))
     core.handle(arrived("next", 100, OTHER), 0.0)
     core.handle(arrived("job", 10_000), 0.0)
-    commands = core.handle(AssignmentEnded(first.id, 100, Outcome.COMPLETED), 1.0)
+    commands = core.handle(events.AssignmentEnded(first.id, 100, Outcome.COMPLETED), 1.0)
     [assignment] = [each for each in dispatched(commands) if each.worker_id == NEW_1]
     assert (assignment.job_id, assignment.probe) == ("next", False)
 
@@ -163,12 +153,12 @@ def test_policy_that_moves_no_running_work_probes_only_with_waiting_jobs() -> No
 
 def test_worker_is_probed_when_it_becomes_idle() -> None:
     core = core_with_old_worker()
-    core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
+    core.handle(events.EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
     other = started(core, arrived("other", 100, OTHER))
     job = started(core, arrived("job", 10_000))
     assert (other.worker_id, job.worker_id) == (NEW_1, OLD_1)
-    commands = core.handle(AssignmentEnded(other.id, 100, Outcome.COMPLETED), 1.0)
+    commands = core.handle(events.AssignmentEnded(other.id, 100, Outcome.COMPLETED), 1.0)
     assert stopped(commands) == [job.id]
 
 

@@ -1,56 +1,39 @@
 """Scheduling of configurations with execution providers, and of those that cannot be used."""
 
+from synergai import domain
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    ConfigurationsUnusable,
-    EnginesChanged,
-    Fail,
-    WorkerJoined,
-)
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-    largest_configuration,
-)
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
 
-DIGITS = EngineName("digits")
-BOARD = WorkerId("board")
-CLASS = WorkerClass("class")
-CPU_1, CPU_2 = Configuration(1), Configuration(2)
-CUDA = Configuration(0, "", "CUDA")
+DIGITS = domain.EngineName("digits")
+BOARD = domain.WorkerId("board")
+CLASS = domain.WorkerClass("class")
+CPU_1, CPU_2 = domain.Configuration(1), domain.Configuration(2)
+CUDA = domain.Configuration(0, "", "CUDA")
 
 
-def core_with(qps: dict[Configuration, float]) -> SchedulerCore:
+def core_with(qps: dict[domain.Configuration, float]) -> SchedulerCore:
     entries = (new_entry(DIGITS, CLASS, rate, configuration) for configuration, rate in qps.items())
     return make_core(entries, policy="synergai")
 
 
 def join(
     core: SchedulerCore,
-    *configurations: Configuration,
-    unusable: frozenset[Session] = frozenset(),
-    name: WorkerId = BOARD,
+    *configurations: domain.Configuration,
+    unusable: frozenset[domain.Session] = frozenset(),
+    name: domain.WorkerId = BOARD,
 ) -> None:
     worker = new_worker(name, CLASS, [DIGITS], configurations, loaded=(), unusable=unusable)
-    core.handle(WorkerJoined(worker), 0.0)
+    core.handle(events.WorkerJoined(worker), 0.0)
 
 
-def arrive(core: SchedulerCore, now: float = 0.0, name: str = "job") -> list[Assignment]:
+def arrive(core: SchedulerCore, now: float = 0.0, name: str = "job") -> list[events.Assignment]:
     return dispatched(core.handle(new_job(name, DIGITS, 10, now), now))
 
 
-def fail(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
-    ended = AssignmentEnded(
-        assignment.id, 0, Outcome.FAILED, Fault.CONFIGURATION_UNUSABLE, "no device"
+def fail(core: SchedulerCore, assignment: events.Assignment, now: float) -> list[events.Command]:
+    ended = events.AssignmentEnded(
+        assignment.id, 0, domain.Outcome.FAILED, domain.Fault.CONFIGURATION_UNUSABLE, "no device"
     )
     return core.handle(ended, now)
 
@@ -69,7 +52,7 @@ def test_slower_provider_is_not_chosen() -> None:
 
 def test_unprofiled_engine_is_measured_on_the_cpu() -> None:
     core = core_with({})
-    join(core, CUDA, Configuration(2, "", "XNNPACK"), CPU_1, CPU_2)
+    join(core, CUDA, domain.Configuration(2, "", "XNNPACK"), CPU_1, CPU_2)
     assert arrive(core)[0].configuration == CPU_2
 
 
@@ -102,50 +85,50 @@ def test_job_fails_once_no_configuration_of_any_worker_is_left() -> None:
     join(core, CUDA)
     [first] = arrive(core)
     [failed] = fail(core, first, 1.0)
-    assert isinstance(failed, Fail)
+    assert isinstance(failed, events.Fail)
     assert failed.reason == "no device"
 
 
 def test_configuration_known_to_be_unusable_is_never_assigned() -> None:
     core = core_with({CPU_1: 10.0, CUDA: 100.0})
-    join(core, CPU_1, CUDA, unusable=frozenset({Session(DIGITS, CUDA)}))
+    join(core, CPU_1, CUDA, unusable=frozenset({domain.Session(DIGITS, CUDA)}))
     assert arrive(core)[0].configuration == CPU_1
 
 
 def test_engine_without_any_usable_configuration_is_not_served_until_it_has_one() -> None:
     core = core_with({CUDA: 100.0})
-    join(core, CUDA, unusable=frozenset({Session(DIGITS, CUDA)}))
+    join(core, CUDA, unusable=frozenset({domain.Session(DIGITS, CUDA)}))
     assert arrive(core) == []
-    core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset()), 1.0)
-    commands = core.handle(EnginesChanged(BOARD, frozenset({DIGITS})), 1.0)
+    core.handle(events.ConfigurationsUnusable(BOARD, DIGITS, frozenset()), 1.0)
+    commands = core.handle(events.EnginesChanged(BOARD, frozenset({DIGITS})), 1.0)
     assert dispatched(commands)[0].configuration == CUDA
 
 
 def test_report_of_unusable_configurations_replaces_the_one_before() -> None:
     core = core_with({CPU_1: 10.0, CPU_2: 20.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2, CUDA)
-    core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset({CUDA})), 0.0)
-    core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset({CPU_2})), 0.0)
+    core.handle(events.ConfigurationsUnusable(BOARD, DIGITS, frozenset({CUDA})), 0.0)
+    core.handle(events.ConfigurationsUnusable(BOARD, DIGITS, frozenset({CPU_2})), 0.0)
     assert arrive(core)[0].configuration == CUDA
 
 
 def test_devices_of_a_machine_run_in_parallel_as_workers_of_one_class() -> None:
     core = core_with({CPU_2: 10.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2)
-    join(core, CUDA, name=WorkerId("board.cuda0"))
-    join(core, CUDA, name=WorkerId("board.cuda1"))
+    join(core, CUDA, name=domain.WorkerId("board.cuda0"))
+    join(core, CUDA, name=domain.WorkerId("board.cuda1"))
     found = [*arrive(core, 0.0, "a"), *arrive(core, 0.0, "b"), *arrive(core, 0.0, "c")]
     assert {each.worker_id for each in found[:2]} == {"board.cuda0", "board.cuda1"}
     assert all(each.configuration == CUDA for each in found[:2])
 
 
 def test_largest_configuration_is_in_the_fastest_mode_whatever_its_name() -> None:
-    slow, fast = Configuration(8, "MODE_30W_ALL"), Configuration(8, "MAXN")
-    assert largest_configuration([slow, fast]) == fast
-    assert largest_configuration([slow, fast, Configuration(4, "MODE_Z")]) == fast
+    slow, fast = domain.Configuration(8, "MODE_30W_ALL"), domain.Configuration(8, "MAXN")
+    assert domain.largest_configuration([slow, fast]) == fast
+    assert domain.largest_configuration([slow, fast, domain.Configuration(4, "MODE_Z")]) == fast
 
 
 def test_largest_configuration_is_on_the_cpu_if_there_is_one() -> None:
-    provider = Configuration(8, "", "XNNPACK")
-    assert largest_configuration([provider, CPU_1, CPU_2, CUDA]) == CPU_2
-    assert largest_configuration([CUDA, provider]) == provider
+    provider = domain.Configuration(8, "", "XNNPACK")
+    assert domain.largest_configuration([provider, CPU_1, CPU_2, CUDA]) == CPU_2
+    assert domain.largest_configuration([CUDA, provider]) == provider

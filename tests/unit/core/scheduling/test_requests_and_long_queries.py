@@ -6,20 +6,8 @@ from collections import deque
 
 import pytest
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    Dispatch,
-    Event,
-    Expire,
-    Finish,
-    QueriesDone,
-    Stop,
-    TimePassed,
-    WorkerJoined,
-)
 from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.core.scheduling.settings import SchedulingSettings
@@ -60,13 +48,13 @@ class Box:
         self.lost_s = 0.0
         self._numbers = itertools.count()
         self._arrived: dict[JobId, float] = {}
-        self._queue: list[Assignment] = []
+        self._queue: list[events.Assignment] = []
         self._done = 0
         self._began = 0.0
         self._ends_at = math.inf
         self._stopping: set[int] = set()
-        self._events = deque[Event]()
-        self._handle(WorkerJoined(new_worker("box", CLASS, self.seconds)))
+        self._events = deque[events.Event]()
+        self._handle(events.WorkerJoined(new_worker("box", CLASS, self.seconds)))
 
     # --- clients --------------------------------------------------------------------------
 
@@ -119,7 +107,7 @@ class Box:
         if self._ends_at <= self.now:
             self._end_query()
         else:
-            self._handle(TimePassed())
+            self._handle(events.TimePassed())
 
     def _end_query(self) -> None:
         head = self._queue[0]
@@ -135,7 +123,7 @@ class Box:
         else:
             self._begin_query()
             compute_s = self._done * self.seconds[head.engine]
-            self._handle(QueriesDone(head.id, self._done, compute_s))
+            self._handle(events.QueriesDone(head.id, self._done, compute_s))
 
     def _end_head(self, outcome: Outcome) -> None:
         head, done = self._queue.pop(0), self._done
@@ -144,30 +132,30 @@ class Box:
         if self._queue:
             self._begin_query()
         compute_s = done * self.seconds[head.engine]
-        self._handle(AssignmentEnded(head.id, done, outcome, compute_s=compute_s))
+        self._handle(events.AssignmentEnded(head.id, done, outcome, compute_s=compute_s))
 
     def _begin_query(self) -> None:
         self._began = self.now
         self._ends_at = self.now + self.seconds[self._queue[0].engine]
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         """Let the core handle an event, then those that follow from its commands."""
         self._events.append(event)
         while self._events:
             for command in self.core.handle(self._events.popleft(), self.now):
                 self._execute(command)
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: events.Command) -> None:
         match command:
-            case Dispatch(assignment):
+            case events.Dispatch(assignment):
                 self._queue.append(assignment)
                 if len(self._queue) == 1:
                     self._begin_query()
-            case Stop(assignment_id, _, abort):
+            case events.Stop(assignment_id, _, abort):
                 self._stop(assignment_id, abort=abort)
-            case Finish(job_id) if job_id in self._arrived:
+            case events.Finish(job_id) if job_id in self._arrived:
                 self.answers[job_id] = self.now - self._arrived[job_id]
-            case Expire(job_id) if job_id in self._arrived:
+            case events.Expire(job_id) if job_id in self._arrived:
                 self.answers[job_id] = math.inf
 
     def _stop(self, assignment_id: AssignmentId, *, abort: bool) -> None:
@@ -179,7 +167,7 @@ class Box:
         for assignment in self._queue:
             if assignment.id == assignment_id:
                 self._queue.remove(assignment)
-                self._events.append(AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
+                self._events.append(events.AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
                 return
 
 
@@ -288,15 +276,15 @@ def test_query_that_is_about_to_end_is_not_aborted_for_a_further_request() -> No
     profile = [new_entry(LONG, CLASS, 1.0), new_entry(SHORT, CLASS, 1000.0)]
     core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
     [job] = core.handle(new_job("job", LONG, 10), 0.0)
-    assert isinstance(job, Dispatch)
-    core.handle(QueriesDone(job.assignment.id, 1, 1.0), 1.0)
+    assert isinstance(job, events.Dispatch)
+    core.handle(events.QueriesDone(job.assignment.id, 1, 1.0), 1.0)
     core.handle(new_request("first", SHORT, 1.5), 1.5)
     # The query that the first request waits for takes longer than expected.
     further = core.handle(new_request("further", SHORT, 2.01), 2.01)
-    assert not any(isinstance(command, Stop) for command in further)
+    assert not any(isinstance(command, events.Stop) for command in further)
 
 
-def burst_on_a_busy_box(requests: int) -> tuple[SchedulerCore, list[Command]]:
+def burst_on_a_busy_box(requests: int) -> tuple[SchedulerCore, list[events.Command]]:
     """Let requests of 0.1 s arrive at once, half a second before a long query ends."""
     profile = [new_entry(LONG, CLASS, 1.0), new_entry(SHORT, CLASS, 10.0)]
     core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
@@ -307,7 +295,7 @@ def burst_on_a_busy_box(requests: int) -> tuple[SchedulerCore, list[Command]]:
 
 def test_request_of_a_burst_stops_no_other_one() -> None:
     _, commands = burst_on_a_busy_box(5)
-    assert sum(isinstance(command, Stop) for command in commands) == 1  # of the job
+    assert sum(isinstance(command, events.Stop) for command in commands) == 1  # of the job
 
 
 def test_requests_of_the_same_instant_and_deadline_are_ahead_of_the_next_one() -> None:
@@ -324,7 +312,7 @@ def test_one_long_request_at_a_time_interrupts_a_job() -> None:
     core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
     core.handle(new_job("job", SHORT, 1000), 0.0)
     first = core.handle(new_request("first", LONG, 0.5), 0.5)
-    assert [type(command) for command in first] == [Stop, Dispatch]
+    assert [type(command) for command in first] == [events.Stop, events.Dispatch]
     assert not core.handle(new_request("second", LONG, 0.5), 0.5)
 
 

@@ -3,17 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    AssignmentStarted,
-    JobArrived,
-    JobCancelled,
-    SessionDropped,
-    SessionLoaded,
-    TimePassed,
-    WorkerJoined,
-)
 from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.loads import overdue_at
@@ -48,8 +39,8 @@ def test_no_engine_is_left_out_where_there_are_more_than_one_plan_looks_at(
 def test_what_was_requested_is_loaded_first() -> None:
     fleet = Fleet(0, preload=True)
     fleet.submit(PLAIN[1])
-    fleet.handle(JobCancelled(JobId("1")))
-    fleet.handle(WorkerJoined(fleet.worker(0)))
+    fleet.handle(events.JobCancelled(JobId("1")))
+    fleet.handle(events.WorkerJoined(fleet.worker(0)))
     fleet.load_plain()
     assert [load.session.engine for load in fleet.loading] == [PLAIN[1]]
 
@@ -81,7 +72,7 @@ def test_preload_rests_while_the_worker_is_busy() -> None:
 def test_all_assignments_of_a_job_wait_for_one_load_of_their_variant() -> None:
     fleet = Fleet(1)
     job = Job(id=JobId("job"), engine=FAMILY, queries=100, arrival=0.0, variant="large")
-    fleet.handle(JobArrived(job, job.queries, ((40, 60),)))
+    fleet.handle(events.JobArrived(job, job.queries, ((40, 60),)))
     assert [each.assignment.first for each in fleet.running] == [0, 60]
     assert [each.assignment.setup_s for each in fleet.running] == pytest.approx([0.31, 0.0])
 
@@ -89,11 +80,11 @@ def test_all_assignments_of_a_job_wait_for_one_load_of_their_variant() -> None:
 def test_a_busy_worker_loads_nothing_ahead() -> None:
     fleet = Fleet(1, preload=True)
     first = fleet.loading.pop(0)
-    fleet.handle(SessionLoaded(first.worker_id, first.session, 1.0))
+    fleet.handle(events.SessionLoaded(first.worker_id, first.session, 1.0))
     fleet.submit(first.session.engine, queries=1000)
     fleet.loading.clear()
     fleet.now += 1.0
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert [load for load in fleet.loading if load.session.engine != FAMILY] == []
 
 
@@ -127,12 +118,12 @@ def test_a_hung_load_holds_back_other_workers_for_a_while_only() -> None:
     fleet.submit(FAMILY, qos=30.0)
     hung = fleet.running[0].assignment
     fleet.now = overdue_at(0.0, hung.setup_s) - 0.01
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert len(fleet.running) == 1
     wakeup = fleet.core.wakeup()
     assert wakeup is not None
     fleet.now = wakeup
-    fleet.handle(TimePassed())
+    fleet.handle(events.TimePassed())
     assert fleet.now < 3.0
     assert fleet.running[1].assignment.worker_id != hung.worker_id
 
@@ -147,7 +138,7 @@ def test_a_preload_that_hangs_does_not_end_the_plan() -> None:
         if wakeup is None or len(fleet.loading) > 1:
             break
         fleet.now = max(fleet.now, wakeup)
-        fleet.handle(TimePassed())
+        fleet.handle(events.TimePassed())
     assert fleet.loading[1].worker_id != hung.worker_id
     assert fleet.now < 10.0
 
@@ -158,12 +149,12 @@ def test_loading_a_variant_into_a_host_says_nothing_about_starting_one() -> None
     worker_id = WorkerId("worker-0")
     fleet.submit(FAMILY)
     cold_s = fleet.running[0].assignment.setup_s
-    fleet.handle(SessionLoaded(worker_id, sessions[0], 0.31))
+    fleet.handle(events.SessionLoaded(worker_id, sessions[0], 0.31))
     for session in sessions[1:]:
-        fleet.handle(SessionLoaded(worker_id, session, 0.01))
+        fleet.handle(events.SessionLoaded(worker_id, session, 0.01))
     fleet.end_first()
     for session in sessions:
-        fleet.handle(SessionDropped(worker_id, session))
+        fleet.handle(events.SessionDropped(worker_id, session))
     fleet.submit(FAMILY)
     assert fleet.running[0].assignment.setup_s == pytest.approx(cold_s)
 
@@ -174,8 +165,8 @@ def test_no_policy_gives_a_query_a_variant_below_its_floor(policy: str) -> None:
     settings = SchedulingSettings(policy=policy, preload=False)
     fleet.core = SchedulerCore(settings, ConfigurationDictionary(fleet.entries))
     fast_only = {FAMILY: (Variant(name="small"),)}
-    fleet.handle(WorkerJoined(replace(fleet.worker(0), variants=fast_only)))
-    fleet.handle(WorkerJoined(fleet.worker(1)))
+    fleet.handle(events.WorkerJoined(replace(fleet.worker(0), variants=fast_only)))
+    fleet.handle(events.WorkerJoined(fleet.worker(1)))
     for number in range(4):
         fleet.handle(
             new_request(
@@ -193,7 +184,7 @@ def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
     load = fleet.loading.pop(0)
     pauses = []
     for _ in range(9):
-        fleet.handle(SessionDropped(load.worker_id, load.session))
+        fleet.handle(events.SessionDropped(load.worker_id, load.session))
         began, again = fleet.now, False
         while not again:
             fleet.now += 1.0
@@ -202,7 +193,7 @@ def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
             for each in fleet.loading:
                 again = again or each.session == load.session
                 if each.session != load.session:
-                    fleet.handle(SessionLoaded(each.worker_id, each.session))
+                    fleet.handle(events.SessionLoaded(each.worker_id, each.session))
             fleet.loading.clear()
         pauses.append(fleet.now - began)
     assert pauses == pytest.approx([5, 10, 20, 40, 80, 160, 320, 600, 600], abs=1.5)
@@ -213,10 +204,10 @@ def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
     fleet = Fleet(0)
     settings = SchedulingSettings(policy=policy, preload=False)
     fleet.core = SchedulerCore(settings, ConfigurationDictionary(fleet.entries))
-    fleet.handle(WorkerJoined(fleet.worker(1)))
+    fleet.handle(events.WorkerJoined(fleet.worker(1)))
     fleet.submit(FAMILY)  # which the worker loads a variant for
     loaded = Session(FAMILY, Configuration(variant="small")), Session(PLAIN[0], Configuration())
-    fleet.handle(WorkerJoined(replace(fleet.worker(0), sessions=frozenset(loaded))))
+    fleet.handle(events.WorkerJoined(replace(fleet.worker(0), sessions=frozenset(loaded))))
     for engine, floor in ((FAMILY, 0.89), (PLAIN[0], 0.0)):  # only large, which it has not loaded
         fleet.handle(new_request(f"floor {floor}", engine, deadline=100.0, min_accuracy=floor))
     assert [each.assignment.job_id for each in fleet.running] == ["1", "floor 0.0"]
@@ -232,24 +223,24 @@ def test_a_session_dropped_while_a_job_runs_on_it_is_not_loaded_again_for_that_j
     fleet = Fleet(0)
     large, small = (Configuration(variant=name) for name in ("large", "small"))
     worker = replace(fleet.worker(0), sessions=frozenset({Session(FAMILY, large)}))
-    fleet.handle(WorkerJoined(worker))
+    fleet.handle(events.WorkerJoined(worker))
     fleet.submit(FAMILY, queries=1000)
     assignment = fleet.running.pop().assignment
     assert assignment.configuration == large
-    fleet.handle(AssignmentStarted(assignment.id, 0.0))
-    fleet.handle(SessionDropped(worker.id, Session(FAMILY, large)))
-    fleet.handle(JobCancelled(JobId("1")))
-    fleet.handle(AssignmentEnded(assignment.id, 10, Outcome.STOPPED))
+    fleet.handle(events.AssignmentStarted(assignment.id, 0.0))
+    fleet.handle(events.SessionDropped(worker.id, Session(FAMILY, large)))
+    fleet.handle(events.JobCancelled(JobId("1")))
+    fleet.handle(events.AssignmentEnded(assignment.id, 10, Outcome.STOPPED))
     fleet.submit(FAMILY, variant="small")
     assert [each.assignment.configuration for each in fleet.running] == [small]
 
 
 def test_a_request_for_a_variant_that_is_not_loaded_holds_up_none_for_one_that_is() -> None:
     fleet = Fleet(0)
-    fleet.handle(WorkerJoined(fleet.worker(1)))
+    fleet.handle(events.WorkerJoined(fleet.worker(1)))
     fleet.submit(FAMILY)  # which the worker loads a variant for
     loaded = frozenset({Session(FAMILY, Configuration(variant="large"))})
-    fleet.handle(WorkerJoined(replace(fleet.worker(0), sessions=loaded)))
+    fleet.handle(events.WorkerJoined(replace(fleet.worker(0), sessions=loaded)))
     fleet.submit(FAMILY, variant="small", qos=1.0)
     fleet.submit(FAMILY, qos=100.0)
     assert [each.assignment.job_id for each in fleet.running] == ["1", "3"]
@@ -261,5 +252,5 @@ def test_an_engine_that_is_loaded_in_another_configuration_is_not_preloaded() ->
     worker = replace(
         fleet.worker(0), sessions=frozenset({other}), engines=frozenset({PLAIN[0]}), variants={}
     )
-    fleet.handle(WorkerJoined(worker))
+    fleet.handle(events.WorkerJoined(worker))
     assert fleet.settle() == []

@@ -6,22 +6,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    AssignmentsRevoked,
-    AssignmentStarted,
-    Eject,
-    JobCancelled,
-    Learned,
-    ProgressChecked,
-    QueriesDone,
-    Revoke,
-    Stop,
-    TimePassed,
-    WorkerJoined,
-)
 from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.concurrency import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
@@ -54,7 +40,7 @@ def core_with_box(
     return make_core(entries, [worker], policy=policy, **settings)
 
 
-def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list[Assignment]:
+def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list[events.Assignment]:
     """Let a request arrive; return what is dispatched."""
     return dispatched(core.handle(new_request(name, engine, now), now))
 
@@ -63,8 +49,10 @@ def expected_answer_s(core: SchedulerCore, engine: EngineName, now: float) -> fl
     return core.expected_answer_s(new_request("new", engine, now).job, now)
 
 
-def complete(core: SchedulerCore, assignment: Assignment, now: float) -> list[Assignment]:
-    return dispatched(core.handle(AssignmentEnded(assignment.id, 1, Outcome.COMPLETED), now))
+def complete(
+    core: SchedulerCore, assignment: events.Assignment, now: float
+) -> list[events.Assignment]:
+    return dispatched(core.handle(events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED), now))
 
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.names())
@@ -98,29 +86,29 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
 ):
     core = core_with_box(cores=4, prefetch_s=0.06)
     [running] = dispatched(core.handle(new_job("job", LONG, 10**9), 0.0))
-    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    core.handle(events.AssignmentStarted(running.id, 0.0), 0.0)
     for number in range(10):  # the time that its tensors take is learned
         [request] = send(core, str(number), OTHER, float(number))
         assert request.concurrent
-        ended = AssignmentEnded(request.id, 1, Outcome.COMPLETED, compute_s=QUERY_S[OTHER])
+        ended = events.AssignmentEnded(request.id, 1, Outcome.COMPLETED, compute_s=QUERY_S[OTHER])
         core.handle(ended, number + 2 * QUERY_S[OTHER])
     send(core, "first", OTHER, 20.0)
     commands = core.handle(new_request("second", OTHER, 20.0), 20.001)
     [request] = dispatched(commands)
     assert not request.concurrent
-    assert Stop(running.id, BOX, abort=False) in commands
+    assert events.Stop(running.id, BOX, abort=False) in commands
 
 
 @every_policy
 def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
     core = core_with_box(policy=policy)
     [running] = dispatched(core.handle(new_job("job", LONG, 100), 0.0))
-    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    core.handle(events.AssignmentStarted(running.id, 0.0), 0.0)
     for number in range(20):
         now = 0.1 + 0.001 * number
         assert expected_answer_s(core, SHORT, now) == pytest.approx(QUERY_S[SHORT])
         commands = core.handle(new_request(f"r-{number}", SHORT, now), now)
-        assert not any(isinstance(command, Stop) for command in commands)
+        assert not any(isinstance(command, events.Stop) for command in commands)
         [short] = dispatched(commands)
         complete(core, short, now + 0.0005)
 
@@ -133,7 +121,7 @@ def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
     [other] = send(core, "other", OTHER, 0.1)
     assert other.concurrent
     complete(core, other, 0.15)
-    core.handle(AssignmentStarted(loading.id, 1.0), 1.0)
+    core.handle(events.AssignmentStarted(loading.id, 1.0), 1.0)
     assert core.expected_completion(JobId("job"), 1.0) == pytest.approx(11.0)
 
 
@@ -173,7 +161,7 @@ def test_request_stays_brief_although_shared_cores_lengthen_a_few_of_its_queries
         assert short.concurrent
         compute_s = QUERY_S[SHORT] if number % 3 else 0.1
         now += compute_s
-        ended = AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        ended = events.AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=compute_s)
         core.handle(ended, now)
     assert short.query_s > BRIEF_SHARE * QUERY_S[LONG], "its mean is long"
 
@@ -183,7 +171,7 @@ def test_request_that_has_become_long_waits() -> None:
     send(core, "long", LONG, 0.0)
     for number in range(40):
         [short] = send(core, f"short-{number}", SHORT, 0.05 * number)
-        ended = AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=0.05)
+        ended = events.AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=0.05)
         core.handle(ended, 0.05 * (number + 1))
     assert not short.concurrent
 
@@ -235,7 +223,7 @@ def test_request_does_not_wait_for_a_measurement_of_a_long_query(policy: str) ->
     assert send(core, "short", SHORT, 1.0) == []
     wait_until = 1.0 + MEASURED_S
     assert core.wakeup() == wait_until
-    [short] = dispatched(core.handle(TimePassed(), wait_until))
+    [short] = dispatched(core.handle(events.TimePassed(), wait_until))
     assert short.concurrent
     [another] = send(core, "another", SHORT, wait_until)
     assert another.concurrent
@@ -244,22 +232,22 @@ def test_request_does_not_wait_for_a_measurement_of_a_long_query(policy: str) ->
 def test_request_waits_for_a_measurement_that_advances() -> None:
     core = core_with_box(profiled=[SHORT], probe_queries=10)
     [probe] = dispatched(core.handle(new_job("job", LONG, 10), 0.0))
-    core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
+    core.handle(events.AssignmentStarted(probe.id, 0.0), 0.0)
     assert send(core, "short", SHORT, 0.0) == []
     advanced_at = 0.5 * MEASURED_S
-    core.handle(QueriesDone(probe.id, 1), advanced_at)
-    assert dispatched(core.handle(TimePassed(), MEASURED_S)) == []
-    [short] = dispatched(core.handle(TimePassed(), advanced_at + MEASURED_S))
+    core.handle(events.QueriesDone(probe.id, 1), advanced_at)
+    assert dispatched(core.handle(events.TimePassed(), MEASURED_S)) == []
+    [short] = dispatched(core.handle(events.TimePassed(), advanced_at + MEASURED_S))
     assert short.concurrent
 
 
 def test_request_does_not_wait_for_a_measured_query_that_began_long_ago() -> None:
     core = core_with_box(profiled=[SHORT], probe_queries=10)
     [probe] = dispatched(core.handle(new_job("job", LONG, 10), 0.0))
-    core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
+    core.handle(events.AssignmentStarted(probe.id, 0.0), 0.0)
     assert send(core, "cancelled", SHORT, 0.0) == []
-    core.handle(JobCancelled(JobId("cancelled")), 0.1)
-    core.handle(QueriesDone(probe.id, 1), 1.0)
+    core.handle(events.JobCancelled(JobId("cancelled")), 0.1)
+    core.handle(events.QueriesDone(probe.id, 1), 1.0)
     now = 1.0 + 2.0 * MEASURED_S
     [short] = send(core, "short", SHORT, now)
     assert short.concurrent
@@ -276,21 +264,23 @@ def test_concurrent_requests_are_taken_back_with_them() -> None:
     core = core_with_box()
     send(core, "long", LONG, 0.0)
     send(core, "short", SHORT, 0.001)
-    commands = core.handle(AssignmentsRevoked(BOX), 0.002)
-    assert sum(isinstance(command, Revoke) for command in commands) == 2
+    commands = core.handle(events.AssignmentsRevoked(BOX), 0.002)
+    assert sum(isinstance(command, events.Revoke) for command in commands) == 2
     assert len(dispatched(commands)) == 2
 
 
 def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
     core = core_with_box()
     worker = core.state.fleet.workers[BOX].worker
-    core.handle(WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0)
+    core.handle(
+        events.WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0
+    )
     send(core, "hung", LONG, 0.0)
     for second in range(1, 100):
         [short] = send(core, f"short-{second}", SHORT, float(second))
         complete(core, short, second + 0.001)
-        commands = core.handle(ProgressChecked(), second + 0.2)
-        if any(isinstance(each, Eject) and each.worker_id == BOX for each in commands):
+        commands = core.handle(events.ProgressChecked(), second + 0.2)
+        if any(isinstance(each, events.Eject) and each.worker_id == BOX for each in commands):
             return
     pytest.fail("it was not ejected")
 
@@ -304,10 +294,10 @@ def test_worker_is_ejected_if_only_a_concurrent_request_hangs(others: int) -> No
         send(core, f"long-{number}", LONG, 0.0)
     complete(core, long, 100.0)
     other = replace(core.state.fleet.workers[BOX].worker, id=WorkerId("box-1"))
-    core.handle(WorkerJoined(other), 100.0)
-    commands = core.handle(ProgressChecked(), 100.2)
-    assert Revoke(hung.id, BOX) in commands
-    assert any(isinstance(each, Eject) and each.worker_id == BOX for each in commands)
+    core.handle(events.WorkerJoined(other), 100.0)
+    commands = core.handle(events.ProgressChecked(), 100.2)
+    assert events.Revoke(hung.id, BOX) in commands
+    assert any(isinstance(each, events.Eject) and each.worker_id == BOX for each in commands)
 
 
 def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
@@ -331,9 +321,9 @@ def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() 
         if number > 1:
             assert assignment.query_s == pytest.approx(0.03)
         compute_s = 0.03 if number else 1.6
-        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        ended = events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
         commands = core.handle(ended, 2.0 * number + compute_s)
-        learned += [1 / each.entry.qps for each in commands if isinstance(each, Learned)]
+        learned += [1 / each.entry.qps for each in commands if isinstance(each, events.Learned)]
     assert learned == pytest.approx([1.6, 0.03]), "and stored once it rests on enough of them"
 
 

@@ -3,17 +3,10 @@
 import math
 
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    Fail,
-    JobArrived,
-    TimePassed,
-)
+from synergai.core.scheduling.events import Assignment, AssignmentEnded, Command, Fail, TimePassed
 from synergai.core.scheduling.rules.failures import MEMORY_FAULTS
-from synergai.domain import Configuration, EngineName, Fault, Job, JobId, Outcome, WorkerId
-from tests.cores import dispatched, make_core, new_entry, new_worker
+from synergai.domain import Configuration, EngineName, Fault, JobId, Outcome, WorkerId
+from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 ENGINE = EngineName("e")
 GPU, CPU = Configuration(0, "", "cuda"), Configuration(4)
@@ -27,16 +20,11 @@ def core_with(*configurations: Configuration) -> SchedulerCore:
 
 
 def arrive(core: SchedulerCore, name: str, now: float, *, request: bool = True) -> Assignment:
-    job = Job(
-        id=JobId(name),
-        engine=ENGINE,
-        queries=1 if request else 100,
-        arrival=now,
-        deadline=now + 60.0 if request else math.inf,
-        perishable=request,
-        with_tensors=request,
-    )
-    [assignment] = dispatched(core.handle(JobArrived(job, ready=job.queries), now))
+    if request:
+        job = new_request(name, ENGINE, now, deadline=now + 60.0)
+    else:
+        job = new_job(name, ENGINE, 100, now)
+    [assignment] = dispatched(core.handle(job, now))
     return assignment
 
 

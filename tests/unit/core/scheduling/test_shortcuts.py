@@ -6,17 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    Expire,
-    JobArrived,
-    JobCancelled,
-    TimePassed,
-    Worker,
-    WorkerJoined,
-)
 from synergai.core.scheduling.job_queue import JobQueue
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.estimate import Observation
@@ -47,7 +38,7 @@ def make_dictionary() -> ConfigurationDictionary:
     )
 
 
-def make_worker() -> Worker:
+def make_worker() -> events.Worker:
     loaded = [Session(ENGINE, CONFIGURATIONS[0])]
     return new_worker("worker", CLASS, [ENGINE], CONFIGURATIONS, loaded=loaded)
 
@@ -91,12 +82,12 @@ def test_deadlines_of_ended_jobs_do_not_accumulate() -> None:
     core = SchedulerCore(SchedulingSettings(preload=False), make_dictionary())
     for number in range(1000):
         job = make_record(f"job-{number}", deadline=3600.0 + number).job
-        core.handle(JobArrived(replace(job, perishable=True), ready=1), 0.0)
+        core.handle(events.JobArrived(replace(job, perishable=True), ready=1), 0.0)
         if number:
-            core.handle(JobCancelled(job.id), 0.0)
+            core.handle(events.JobCancelled(job.id), 0.0)
     assert len(core.state.timers) < 100
     assert core.wakeup() == 3600.0
-    assert core.handle(TimePassed(), 1e9) == [Expire(JobId("job-0"))]
+    assert core.handle(events.TimePassed(), 1e9) == [events.Expire(JobId("job-0"))]
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
@@ -104,14 +95,16 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
     steps: list[tuple[float, float]],
 ) -> None:
     core = SchedulerCore(SchedulingSettings(policy="synergai", preload=False), make_dictionary())
-    core.handle(WorkerJoined(make_worker()), 0.0)
+    core.handle(events.WorkerJoined(make_worker()), 0.0)
     now = 0.0
     for number, (pause_s, compute_s) in enumerate(steps):
         now += pause_s
         [dispatch] = core.handle(new_request(str(number), ENGINE, now, deadline=now + 1000.0), now)
-        assert isinstance(dispatch, Dispatch)
+        assert isinstance(dispatch, events.Dispatch)
         now += compute_s
-        ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        ended = events.AssignmentEnded(
+            dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s
+        )
         core.handle(ended, now)
         assert not core._leases.by_id
         assert not core._jobs.by_id

@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentStarted,
-    EnginesChanged,
-    ProfilesAdded,
-    ProfilesRemoved,
-    Worker,
-    WorkerJoined,
-)
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, Session, Variant, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
@@ -65,7 +57,7 @@ def submit(
     deadline: float = 100.0,
     *,
     number: int = 0,
-) -> list[Assignment]:
+) -> list[events.Assignment]:
     name = f"{variant}-{floor}-{number}"
     fields: dict[str, Any] = {"deadline": deadline, "variant": variant, "min_accuracy": floor}
     return dispatched(core.handle(new_request(name, FAMILY, **fields), 0.0))
@@ -107,17 +99,11 @@ def test_variant_without_a_profile_is_measured_when_it_is_needed(
 def test_single_file_that_is_a_variant_answers_requests_that_name_it(*, profiled: bool) -> None:
     entries = [make_entry("")] if profiled else []
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    worker = Worker(
-        id=WorkerId("worker"),
-        worker_class=CLASS,
-        engines=frozenset({FAMILY}),
-        configurations=(Configuration(1),),
-        sessions=frozenset({Session(FAMILY, Configuration(1))}),
-    )
-    core.handle(WorkerJoined(worker), 0.0)
+    worker = new_worker("worker", CLASS, [FAMILY])
+    core.handle(events.WorkerJoined(worker), 0.0)
     assert submit(core, "large", deadline=1e9) == []
     assert submit(core, "small", deadline=1e9) == []
-    known = EnginesChanged(worker.id, worker.engines, file_variants={FAMILY: "large"})
+    known = events.EnginesChanged(worker.id, worker.engines, file_variants={FAMILY: "large"})
     [assignment] = dispatched(core.handle(known, 1.0))
     assert assignment.job_id == "large-0.0-0"
     assert assignment.configuration == Configuration(1)
@@ -133,11 +119,11 @@ def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
 def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
     core = core_with(other=True)
     [running] = dispatched(core.handle(new_job("job", PLAIN, 10_000), 0.0))
-    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    core.handle(events.AssignmentStarted(running.id, 0.0), 0.0)
     assert submit(core, floor=0.95) == []
 
 
-def family_worker(number: int, digest: str = "a") -> Worker:
+def family_worker(number: int, digest: str = "a") -> events.Worker:
     """Return a worker with an original and an 8-bit variant, which has loaded nothing."""
     variants = (Variant(name="full", digest=digest), Variant(name="int8", digest="b"))
     fields = {"variants": {FAMILY: variants}}
@@ -156,21 +142,21 @@ def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later
     core = SchedulerCore(
         SchedulingSettings(preload=False), ConfigurationDictionary([] if added_later else [before])
     )
-    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
     if added_later:
-        core.handle(ProfilesAdded((before,)), 0.0)
+        core.handle(events.ProfilesAdded((before,)), 0.0)
     assert profiled_variants(core) == [("full", 10.0)]
     [assignment] = submit(core)
     assert assignment.configuration == Configuration(1, variant="full")
-    core.handle(ProfilesRemoved((before,)), 0.0)
+    core.handle(events.ProfilesRemoved((before,)), 0.0)
     assert not profiled_variants(core)
 
 
 def test_new_profile_of_a_file_counts_for_the_variant_instead_of_the_earlier_one() -> None:
     before = replace(make_entry("", 10.0), digest="a")
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary([before]))
-    core.handle(WorkerJoined(family_worker(0)), 0.0)
-    core.handle(ProfilesAdded((replace(make_entry("", 20.0), digest="a"),)), 0.0)
+    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
+    core.handle(events.ProfilesAdded((replace(make_entry("", 20.0), digest="a"),)), 0.0)
     assert profiled_variants(core) == [("full", 20.0)]
 
 
@@ -180,8 +166,8 @@ def test_profile_counts_once_a_worker_gets_variants() -> None:
     worker = family_worker(0)
     for number in (0, 1):
         joined = replace(worker, id=WorkerId(f"worker-{number}"), variants={})
-        core.handle(WorkerJoined(joined), 0.0)
-    core.handle(EnginesChanged(worker.id, worker.engines, worker.variants), 0.0)
+        core.handle(events.WorkerJoined(joined), 0.0)
+    core.handle(events.EnginesChanged(worker.id, worker.engines, worker.variants), 0.0)
     assert profiled_variants(core, 0) == [("full", 10.0)]
     assert profiled_variants(core, 1) == [("", 10.0)]
 
@@ -190,14 +176,14 @@ def test_profile_counts_once_a_worker_gets_variants() -> None:
 def test_profile_of_another_file_counts_for_no_variant(digest: str) -> None:
     entries = [replace(make_entry(""), digest=digest)]
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
     assert not profiled_variants(core)
 
 
 def test_profile_of_a_variant_goes_before_that_of_its_file() -> None:
     entries = [replace(make_entry("", 10.0), digest="a"), make_entry("full", 20.0)]
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
     assert profiled_variants(core) == [("full", 20.0)]
 
 
@@ -207,8 +193,8 @@ def test_workers_with_and_without_variants_share_requests_that_name_none() -> No
         replace(make_entry("int8", 40.0), digest="b"),
     ]
     core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    core.handle(WorkerJoined(family_worker(0)), 0.0)
-    core.handle(WorkerJoined(replace(family_worker(1), variants={})), 0.0)
+    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
+    core.handle(events.WorkerJoined(replace(family_worker(1), variants={})), 0.0)
     found = [each for number in range(4) for each in submit(core, number=number)]
     assert {(each.worker_id, each.configuration.variant) for each in found} == {
         ("worker-0", "full"),

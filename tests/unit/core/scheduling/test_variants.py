@@ -1,21 +1,11 @@
 """Choice among the variants of an engine."""
 
 import math
+from typing import Any
 
 import pytest
 
-from synergai.core.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Command,
-    Dispatch,
-    EnginesChanged,
-    Reject,
-    Stop,
-    Worker,
-    WorkerJoined,
-    WorkerLeft,
-)
+from synergai.core.scheduling import events
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -78,7 +68,7 @@ class Fleet:
         )
         self.now = 0.0
         self._jobs = 0
-        self.running: list[Assignment] = []
+        self.running: list[events.Assignment] = []
         self._resident = resident
         self._cores = cores
         for number in range(workers):
@@ -88,7 +78,7 @@ class Fleet:
         self._resident = resident
         self.join(number)
 
-    def join(self, number: int) -> list[Command]:
+    def join(self, number: int) -> list[events.Command]:
         worker = new_worker(
             f"worker-{number}",
             CLASS,
@@ -98,7 +88,7 @@ class Fleet:
             cores=self._cores,
             variants={FAMILY: tuple(Variant(name=name, digest="a" * 64) for name in VARIANTS)},
         )
-        return self._note(self.core.handle(WorkerJoined(worker), self.now))
+        return self._note(self.core.handle(events.WorkerJoined(worker), self.now))
 
     def submit(
         self,
@@ -108,7 +98,7 @@ class Fleet:
         floor: float = 0.0,
         variant: str = "",
         perishable: bool = True,
-    ) -> list[Command]:
+    ) -> list[events.Command]:
         self._jobs += 1
         job = new_job(
             str(self._jobs),
@@ -123,59 +113,112 @@ class Fleet:
         )
         return self._note(self.core.handle(job, self.now))
 
-    def end(self, assignment: Assignment, *, fault: Fault | None = None) -> list[Command]:
+    def end(
+        self, assignment: events.Assignment, *, fault: Fault | None = None
+    ) -> list[events.Command]:
         """Let an assignment end after its expected time, and return the commands."""
         self.running.remove(assignment)
         if fault is not None:
-            ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, fault, "crashed")
+            ended = events.AssignmentEnded(assignment.id, 0, Outcome.FAILED, fault, "crashed")
         else:
             seconds = assignment.count * assignment.query_s
             self.now += seconds
-            ended = AssignmentEnded(
+            ended = events.AssignmentEnded(
                 assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
             )
         return self._note(self.core.handle(ended, self.now))
 
-    def end_after(self, assignment: Assignment, seconds: float, compute_s: float) -> None:
+    def end_after(self, assignment: events.Assignment, seconds: float, compute_s: float) -> None:
         """Let an assignment end after some time, part of which its engine took."""
         self.running.remove(assignment)
         self.now += seconds
-        ended = AssignmentEnded(
+        ended = events.AssignmentEnded(
             assignment.id, assignment.count, Outcome.COMPLETED, compute_s=compute_s
         )
         self._note(self.core.handle(ended, self.now))
 
-    def _note(self, commands: list[Command]) -> list[Command]:
-        aborted = {each.assignment_id for each in commands if isinstance(each, Stop) and each.abort}
+    def _note(self, commands: list[events.Command]) -> list[events.Command]:
+        aborted = {
+            each.assignment_id for each in commands if isinstance(each, events.Stop) and each.abort
+        }
         self.running = [each for each in self.running if each.id not in aborted]
-        self.running += [each.assignment for each in commands if isinstance(each, Dispatch)]
+        self.running += [each.assignment for each in commands if isinstance(each, events.Dispatch)]
         for assignment_id in aborted:
-            ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
+            ended = events.AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
             self._note(self.core.handle(ended, self.now))
         return commands
 
 
-def variants_of(assignments: list[Assignment]) -> list[str]:
+def variants_of(assignments: list[events.Assignment]) -> list[str]:
     return [assignment.configuration.variant for assignment in assignments]
 
 
-def test_a_lone_request_gets_the_best_variant_that_meets_its_deadline() -> None:
-    for qos, variant in ((0.5, "large"), (0.15, "medium"), (0.03, "small"), (math.inf, "large")):
-        fleet = Fleet()
-        fleet.submit(qos=qos)
-        assert variants_of(fleet.running) == [variant], qos
+NO_ACCURACY: dict[str, Any] = {"samples": 0}
+ONLY_SMALL_IS_LOADED: dict[str, Any] = {"samples": 0, "resident": ("small",)}
+CHOICES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    *(
+        ("the best one that meets the deadline", {}, {"qos": qos}, variant)
+        for qos, variant in ((0.5, "large"), (0.15, "medium"), (0.03, "small"), (math.inf, "large"))
+    ),
+    ("the best one of a job without deadline", {}, {"qos": math.inf, "perishable": False}, "large"),
+    *(
+        ("the first margin is of the profile", {"tail": tail}, {"qos": qos}, variant)
+        for tail, qos, variant in (
+            *((2.0, 0.35, "medium"), (2.0, 0.42, "large")),  # which takes 0.2 s
+            *((1.0, 0.28, "large"), (1.0, 0.25, "medium")),
+        )
+    ),
+    ("the fastest one for another objective", {"objective": "latency"}, {}, "small"),
+    *(
+        (rule, fleet, {"qos": qos, "perishable": perishable}, variant)
+        for rule, fleet, qos, variant in (
+            ("the first one without accuracies", NO_ACCURACY, math.inf, "large"),
+            ("the first one without accuracies", NO_ACCURACY, 20.0, "large"),
+            ("the first one without accuracies", NO_ACCURACY, 0.5, "large"),
+            ("the first one without accuracies", NO_ACCURACY, 0.1, "small"),
+            ("not the loaded one without accuracies", ONLY_SMALL_IS_LOADED, 20.0, "large"),
+            ("not the loaded one without accuracies", ONLY_SMALL_IS_LOADED, math.inf, "large"),
+            ("not the loaded one without accuracies", ONLY_SMALL_IS_LOADED, 0.3, "small"),
+        )
+        for perishable in (True, False)
+    ),
+    ("no floor is reached without accuracies", NO_ACCURACY, {"floor": 0.1}, ""),
+    ("the pinned one without accuracies", NO_ACCURACY, {"variant": "medium"}, "medium"),
+    *(
+        ("an unknown one only as the fastest", {"unknown": unknown}, {"qos": qos}, variant)
+        for unknown, qos, variant in (
+            (("large",), 0.5, "medium"),
+            (("medium",), 0.5, "large"),
+            (("medium",), 0.1, "small"),  # although medium would be in time
+            (("small",), 0.5, "large"),
+            (("small",), 0.02, "small"),
+            (("small", "medium"), 0.1, "small"),
+        )
+    ),
+    ("an unknown one if pinned", {"unknown": ("small",)}, {"variant": "small"}, "small"),
+    (
+        "an unknown one reaches no floor",
+        {"unknown": ("small",), "infeasible": "reject"},
+        {"qos": 0.02, "floor": 0.1},
+        "",
+    ),
+    ("none by other samples", {"other_samples": ("large",)}, {}, "medium"),
+    # Large and medium differ by 2 points, with an error of 4.
+    ("none by a difference within the error", {"samples": 100}, {}, "medium"),
+    ("none that is not loaded", {"resident": ("small", "medium")}, {"qos": 0.5}, "medium"),
+]
+"""The rule, the fleet, the work, and the variant that it gets; empty for none."""
 
 
 @pytest.mark.parametrize(
-    ("tail", "qos", "variant"),
-    [(2.0, 0.35, "medium"), (2.0, 0.42, "large"), (1.0, 0.28, "large"), (1.0, 0.25, "medium")],
+    ("_rule", "fleet", "work", "variant"), CHOICES, ids=[each[0] for each in CHOICES]
 )
-def test_the_first_margin_is_that_of_the_profiled_latencies(
-    tail: float, qos: float, variant: str
+def test_lone_work_gets_the_variant_of_the_rule(
+    _rule: str, fleet: dict[str, Any], work: dict[str, Any], variant: str
 ) -> None:
-    fleet = Fleet(tail=tail)  # the large variant takes 0.2 s
-    fleet.submit(qos=qos)
-    assert variants_of(fleet.running) == [variant]
+    chooses = Fleet(**fleet)
+    chooses.submit(**work)
+    assert variants_of(chooses.running) == ([variant] if variant else [])
 
 
 def test_a_request_waits_for_the_variant_that_its_time_pays_for_although_cores_are_idle() -> None:
@@ -189,12 +232,6 @@ def test_a_request_waits_for_the_variant_that_its_time_pays_for_although_cores_a
             fleet.end(fleet.running[0])
             found[-1] += variants_of(fleet.running)
     assert found[0] == found[1]
-
-
-def test_other_objectives_choose_the_fastest_variant() -> None:
-    fleet = Fleet(objective="latency")
-    fleet.submit()
-    assert variants_of(fleet.running) == ["small"]
 
 
 @pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "rr"])
@@ -237,91 +274,10 @@ def test_a_pinned_variant_is_used() -> None:
 
 def test_only_what_the_fastest_allowed_variant_cannot_do_is_rejected() -> None:
     fleet = Fleet(infeasible="reject")
-    assert not any(isinstance(each, Reject) for each in fleet.submit(queries=30, qos=0.4))
+    assert not any(isinstance(each, events.Reject) for each in fleet.submit(queries=30, qos=0.4))
     fleet = Fleet(infeasible="reject")
     commands = fleet.submit(queries=30, qos=0.4, floor=0.85, perishable=False)
-    assert any(isinstance(each, Reject) for each in commands)
-
-
-@pytest.mark.parametrize(
-    ("qos", "chosen"), [(math.inf, "large"), (20.0, "large"), (0.5, "large"), (0.1, "small")]
-)
-@pytest.mark.parametrize("perishable", [True, False])
-def test_the_first_variant_is_preferred_while_in_time_if_no_accuracy_is_known(
-    qos: float, chosen: str, *, perishable: bool
-) -> None:
-    fleet = Fleet(samples=0)
-    fleet.submit(qos=qos, perishable=perishable)
-    assert variants_of(fleet.running) == [chosen]
-
-
-def test_no_floor_is_reached_if_no_accuracy_is_known() -> None:
-    fleet = Fleet(samples=0)
-    fleet.submit(floor=0.1)
-    assert fleet.running == []
-
-
-def test_a_variant_answers_who_asks_for_it_if_no_accuracy_is_known() -> None:
-    fleet = Fleet(samples=0)
-    fleet.submit(variant="medium")
-    assert variants_of(fleet.running) == ["medium"]
-
-
-@pytest.mark.parametrize("perishable", [True, False])
-@pytest.mark.parametrize(("qos", "chosen"), [(20.0, "large"), (math.inf, "large"), (0.3, "small")])
-def test_a_variant_of_unknown_accuracy_that_is_loaded_is_not_preferred_to_one_in_time(
-    qos: float, chosen: str, *, perishable: bool
-) -> None:
-    fleet = Fleet(samples=0, resident=("small",))
-    fleet.submit(qos=qos, perishable=perishable)
-    assert variants_of(fleet.running) == [chosen]
-
-
-@pytest.mark.parametrize(
-    ("unknown", "qos", "chosen"),
-    [
-        (("large",), 0.5, "medium"),
-        (("medium",), 0.5, "large"),
-        (("medium",), 0.1, "small"),  # although medium would be in time
-        (("small",), 0.5, "large"),
-        (("small",), 0.02, "small"),
-        (("small", "medium"), 0.1, "small"),
-    ],
-)
-def test_a_variant_of_unknown_accuracy_is_used_only_if_it_is_the_fastest_in_time(
-    unknown: tuple[str, ...], qos: float, chosen: str
-) -> None:
-    fleet = Fleet(unknown=unknown)
-    fleet.submit(qos=qos)
-    assert variants_of(fleet.running) == [chosen]
-
-
-def test_a_variant_of_unknown_accuracy_answers_who_asks_for_it_and_reaches_no_floor() -> None:
-    fleet = Fleet(unknown=("small",))
-    fleet.submit(variant="small")
-    assert variants_of(fleet.running) == ["small"]
-    fleet = Fleet(unknown=("small",), infeasible="reject")
-    fleet.submit(qos=0.02, floor=0.1)
-    assert variants_of(fleet.running) == []
-
-
-def test_accuracies_on_other_samples_are_not_mixed() -> None:
-    fleet = Fleet(other_samples=("large",))
-    fleet.submit()
-    assert variants_of(fleet.running) == ["medium"]
-
-
-def test_a_difference_within_the_error_is_none() -> None:
-    fleet = Fleet(samples=100)  # large and medium differ by 2 points, with an error of 4
-    fleet.submit()
-    assert variants_of(fleet.running) == ["medium"]
-
-
-def test_a_variant_that_is_not_loaded_is_not_waited_for() -> None:
-    fleet = Fleet(resident=("small", "medium"))
-    fleet.submit(qos=0.5)
-    assert variants_of(fleet.running) == ["medium"]
-    assert fleet.running[0].setup_s == 0.0
+    assert any(isinstance(each, events.Reject) for each in commands)
 
 
 @pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "fifo"])
@@ -365,7 +321,7 @@ def test_a_variant_may_be_removed_while_it_is_used() -> None:
     fleet = Fleet()
     fleet.submit(qos=5.0)
     left: dict[EngineName, tuple[Variant, ...]] = {FAMILY: (Variant(name="small"),)}
-    changed = EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY, PLAIN}), left)
+    changed = events.EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY, PLAIN}), left)
     fleet.core.handle(changed, fleet.now)
     fleet.end(fleet.running[0])
     fleet.submit(qos=5.0)
@@ -397,12 +353,6 @@ def test_a_job_over_samples_is_not_charged_the_transfer_of_requests() -> None:
     assert variants_of(fleet.running) == ["large"]
 
 
-def test_a_job_without_deadline_uses_the_best_variant() -> None:
-    fleet = Fleet()
-    fleet.submit(queries=10, qos=math.inf, perishable=False)
-    assert variants_of(fleet.running) == ["large"]
-
-
 def test_jobs_that_came_before_the_workers_count() -> None:
     fleet = Fleet(0)
     for _ in range(10):
@@ -424,15 +374,10 @@ def test_engines_with_variants_that_share_a_worker_are_known() -> None:
     fleet = Fleet()
     other = EngineName("other")
     variants = tuple(Variant(name=name) for name in VARIANTS)
-    worker = Worker(
-        id=WorkerId("shared"),
-        worker_class=CLASS,
-        engines=frozenset({FAMILY, other, PLAIN}),
-        configurations=(Configuration(),),
-        variants={FAMILY: variants, other: variants},
-    )
+    shared = {FAMILY: variants, other: variants}
+    worker = new_worker("shared", CLASS, [FAMILY, other, PLAIN], loaded=False, variants=shared)
     assert not fleet.core.state.variants.sharing
-    fleet.core.handle(WorkerJoined(worker), fleet.now)
+    fleet.core.handle(events.WorkerJoined(worker), fleet.now)
     assert fleet.core.state.variants.sharing == {FAMILY, other}
-    fleet.core.handle(WorkerLeft(worker.id), fleet.now)
+    fleet.core.handle(events.WorkerLeft(worker.id), fleet.now)
     assert not fleet.core.state.variants.sharing

@@ -9,12 +9,7 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from profiler.dictionary import cli as dictionary
-from profiler.dictionary.files import (
-    add_to_dictionary,
-    export_dictionary,
-    load_dictionary,
-    read_csv,
-)
+from profiler.dictionary import files
 from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
@@ -72,7 +67,7 @@ def a_worker(worker_id: str, pace: float | None, worker_class: str = "cloud") ->
 
 
 def test_label_and_age_are_shown_without_a_gateway(tmp_path: Path) -> None:
-    add_to_dictionary(tmp_path / "d.db", [ENTRY])
+    files.add_to_dictionary(tmp_path / "d.db", [ENTRY])
     result = CliRunner().invoke(
         dictionary.app, ["show", "--dictionary", str(tmp_path / "d.db")], env={"COLUMNS": "200"}
     )
@@ -104,7 +99,7 @@ def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "d.db"
-    add_to_dictionary(path, [ENTRY, structs.replace(ENTRY, engine=EngineName("faces"))])
+    files.add_to_dictionary(path, [ENTRY, structs.replace(ENTRY, engine=EngineName("faces"))])
 
     def error(*options: str) -> str:
         shown = CliRunner().invoke(dictionary.app, ["show", *options, "--dictionary", str(path)])
@@ -121,8 +116,8 @@ def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
 
 def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
     source, target = str(tmp_path / "new.csv"), str(tmp_path / "d.db")
-    export_dictionary(tmp_path / "new.csv", ConfigurationDictionary([ENTRY]))
-    add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
+    files.export_dictionary(tmp_path / "new.csv", ConfigurationDictionary([ENTRY]))
+    files.add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
     arguments = ["import", source, "--dictionary", target]
     done = CliRunner().invoke(dictionary.app, arguments)
     assert done.stdout == f"imported 0 entries: {target}\n"
@@ -138,7 +133,7 @@ def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
     path = str(tmp_path / "d.db")
     other = structs.replace(ENTRY, engine=EngineName("faces"), label=MEASURED)
     elsewhere = structs.replace(ENTRY, worker_class=WorkerClass("edge"))
-    add_to_dictionary(tmp_path / "d.db", [ENTRY, other, elsewhere])
+    files.add_to_dictionary(tmp_path / "d.db", [ENTRY, other, elsewhere])
     at = ("--dictionary", path)
     assert run("delete", *at)[0] != 0  # names nothing
     edge = ("--worker-class", "edge")
@@ -151,7 +146,7 @@ def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
 
 def test_import_refuses_an_implausible_entry(tmp_path: Path) -> None:
     absurd = ConfigurationDictionary([structs.replace(ENTRY, qps=1e-6)])
-    export_dictionary(tmp_path / "absurd.csv", absurd)
+    files.export_dictionary(tmp_path / "absurd.csv", absurd)
     result = CliRunner().invoke(
         dictionary.app,
         ["import", str(tmp_path / "absurd.csv"), "--dictionary", str(tmp_path / "d.db")],
@@ -170,13 +165,13 @@ def test_entries_are_imported_shown_and_exported(tmp_path: Path) -> None:
     assert "mode=6" in shown
     assert "threads=4" not in shown
     assert "exported 2 entries" in run("export", str(target), *at)[1]
-    assert set(load_dictionary(target)) == set(read_csv(COMMENTED))
+    assert set(files.load_dictionary(target)) == set(files.read_csv(COMMENTED))
 
 
 def test_the_best_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     figures = {1: 10.0, 2: 18.0, 3: 17.0, 4: 20.0}
-    add_to_dictionary(
+    files.add_to_dictionary(
         path,
         [
             *(an_entry("a", qps, n) for n, qps in figures.items()),
@@ -194,7 +189,7 @@ def test_entries_of_the_built_in_timer_are_labelled(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     timers = {"by_hand": BUILT_IN, "by_loadgen": LOADGEN, "unknown": ""}
     entries = [structs.replace(an_entry(engine), timer=timer) for engine, timer in timers.items()]
-    add_to_dictionary(path, entries)
+    files.add_to_dictionary(path, entries)
     shown = CliRunner().invoke(dictionary.app, ["show", "--dictionary", str(path)])
     assert shown.exit_code == 0, shown.output
     assert [line.split()[0] for line in shown.output.splitlines() if "built-in" in line] == [
@@ -208,7 +203,7 @@ def test_entries_of_another_model_file_are_marked_as_stale(tmp_path: Path) -> No
         (models / name).mkdir(parents=True)
         (models / name / "model.onnx").write_bytes(b"model")
     of_file = digest(models / "same" / "model.onnx")
-    add_to_dictionary(
+    files.add_to_dictionary(
         path,
         [
             structs.replace(an_entry("same"), digest=of_file),
@@ -234,7 +229,7 @@ def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:
 
 def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     path, target = tmp_path / "d.db", tmp_path / "t.csv"
-    add_to_dictionary(path, [an_entry()])
+    files.add_to_dictionary(path, [an_entry()])
     target.write_text("precious")
     arguments = ["export", str(target), "--dictionary", str(path)]
 
@@ -243,4 +238,4 @@ def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     assert target.read_text() == "precious"
 
     CliRunner().invoke(dictionary.app, [*arguments, "--replace"])
-    assert len(load_dictionary(target)) == 1
+    assert len(files.load_dictionary(target)) == 1

@@ -21,23 +21,9 @@ from profiler.simulator.recording import read_log
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from profiler.simulator.sweep import simulate_all
 from profiler.simulator.workload import Profile
+from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
-from synergai.core.scheduling.events import (
-    AssignmentEnded,
-    AssignmentStarted,
-    Dispatch,
-    Eject,
-    Event,
-    Finish,
-    JobArrived,
-    ProgressChecked,
-    Reject,
-    Revoke,
-    Worker,
-    WorkerJoined,
-    WorkerLeft,
-)
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
@@ -256,17 +242,17 @@ class Recorder:
         self.core = SchedulerCore(settings, ConfigurationDictionary(profiles))
         self.log = EventLog(path, settings, profiles, 0)
 
-    def handle(self, event: Event, now: float) -> list[Dispatch]:
+    def handle(self, event: events.Event, now: float) -> list[events.Dispatch]:
         commands = self.core.handle(event, now)
         self.log.record(event, now, commands)
-        return [command for command in commands if isinstance(command, Dispatch)]
+        return [command for command in commands if isinstance(command, events.Dispatch)]
 
 
 X86 = WorkerClass("x86")
 
 
-def a_worker(name: str) -> Worker:
-    return Worker(
+def a_worker(name: str) -> events.Worker:
+    return events.Worker(
         id=WorkerId(name),
         worker_class=X86,
         engines=frozenset((EngineName("net"),)),
@@ -274,7 +260,7 @@ def a_worker(name: str) -> Worker:
     )
 
 
-def a_job(name: str, *, deadline: float) -> JobArrived:
+def a_job(name: str, *, deadline: float) -> events.JobArrived:
     return new_job(name, "net", 20, 100.0, deadline=deadline)
 
 
@@ -282,14 +268,14 @@ def test_recorded_run_is_reported_with_its_worker_classes(tmp_path: Path) -> Non
     path = tmp_path / "events.jsonl"
     recorder = Recorder(path)
     with recorder.log:
-        recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+        recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
         [dispatch] = recorder.handle(a_job("late", deadline=103.0), 100.0)
         assignment = dispatch.assignment
-        recorder.handle(AssignmentStarted(assignment.id, setup_s=1.0), 102.0)
-        recorder.handle(AssignmentEnded(assignment.id, 20, Outcome.COMPLETED), 105.0)
+        recorder.handle(events.AssignmentStarted(assignment.id, setup_s=1.0), 102.0)
+        recorder.handle(events.AssignmentEnded(assignment.id, 20, Outcome.COMPLETED), 105.0)
         recorder.handle(a_job("lost", deadline=110.0), 106.0)
         recorder.handle(a_job("open", deadline=999.0), 106.0)
-        recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
+        recorder.handle(events.WorkerLeft(WorkerId("w1")), 120.0)
     log = read_log(path)
     assert (log.policy, log.mismatches, log.classes) == ("edf", 0, {"w1": "x86"})
     outcome = outcome_of_log(log, "monday")
@@ -312,9 +298,9 @@ def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
         path.parent.mkdir()
         recorder = Recorder(path)
         with recorder.log:
-            recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+            recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
             recorder.handle(a_job("lost", deadline=110.0), 106.0)
-            recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
+            recorder.handle(events.WorkerLeft(WorkerId("w1")), 120.0)
     study = Study(outcomes_of_logs(paths))
     assert (study.experiments, study.policies, study.seeds) == (["my-day-"], ["edf"], 2)
 
@@ -326,12 +312,16 @@ def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
     )
     recorder = Recorder(tmp_path / "events.jsonl")
     with recorder.log as log:
-        log.record(WorkerJoined(a_worker("w1")), 99.0, [])
-        log.record(a_job("stuck", deadline=200.0), 100.0, [Dispatch(stuck)])
-        log.record(ProgressChecked(), 130.0, [Revoke(stuck.id, worker_id), Eject(worker_id, 10.0)])
-        log.record(ProgressChecked(), 141.0, [Dispatch(again)])
-        ended = AssignmentEnded(again.id, 20, Outcome.COMPLETED)
-        log.record(ended, 145.0, [Finish(JobId("stuck"))])
+        log.record(events.WorkerJoined(a_worker("w1")), 99.0, [])
+        log.record(a_job("stuck", deadline=200.0), 100.0, [events.Dispatch(stuck)])
+        log.record(
+            events.ProgressChecked(),
+            130.0,
+            [events.Revoke(stuck.id, worker_id), events.Eject(worker_id, 10.0)],
+        )
+        log.record(events.ProgressChecked(), 141.0, [events.Dispatch(again)])
+        ended = events.AssignmentEnded(again.id, 20, Outcome.COMPLETED)
+        log.record(ended, 145.0, [events.Finish(JobId("stuck"))])
     spans = read_log(tmp_path / "events.jsonl").spans
     assert [(each.started, each.ended, each.done) for each in spans] == [
         (100.0, 130.0, 0),
@@ -344,7 +334,7 @@ def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> No
     recorder = Recorder(path)
     with recorder.log:
         recorder.log.record(
-            a_job("refused", deadline=1e9), 100.0, [Reject(JobId("refused"), "no worker")]
+            a_job("refused", deadline=1e9), 100.0, [events.Reject(JobId("refused"), "no worker")]
         )
     outcome = outcome_of_log(read_log(path), "day")
     assert [job.violated for job in outcome.jobs] == [True]
@@ -354,7 +344,7 @@ def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     recorder = Recorder(path)
     with recorder.log:
-        recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+        recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
     with pytest.raises(InvalidInput, match="no job or request of the event log quiet ended"):
         outcome_of_log(read_log(path), "quiet")
 

@@ -11,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.simulator.bounds import violations_at_least
-from profiler.simulator.pipelines.comparison import (
-    MALLEABLE,
-    SCHEDULERS,
-    accordion,
-    as_workload,
-    compare,
-    run_whole_engines,
-)
+from profiler.simulator.pipelines import comparison
 from profiler.simulator.pipelines.places import (
     PLACES,
     SLOS,
@@ -50,7 +43,7 @@ def a_query(
 
 def run_accordion(*queries: BatchQuery) -> Places:
     places = Places(TABLES)
-    places.run(queries, accordion)
+    places.run(queries, comparison.accordion)
     return places
 
 
@@ -82,7 +75,7 @@ def test_batch_takes_the_fill_and_one_slowest_stage_for_each_further_sample() ->
 # --- places -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", comparison.SCHEDULERS)
 @given(st.sampled_from(STREAMS), st.sampled_from(list(SLOS)), st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
 def test_every_query_ends_once_and_every_place_is_free_afterwards(
@@ -91,7 +84,7 @@ def test_every_query_ends_once_and_every_place_is_free_afterwards(
     tables = measured_widths()
     queries = draw_stream(stream, slo, seed, tables)
     places = Places(tables)
-    places.run(queries, partial(watched, SCHEDULERS[scheduler]))
+    places.run(queries, partial(watched, comparison.SCHEDULERS[scheduler]))
     assert sorted(places.ended) == [query.number for query in queries]
     assert places.free == PLACES
     assert not places.waiting
@@ -132,7 +125,7 @@ def test_pipeline_grows_into_places_that_nobody_waits_for() -> None:
 def test_buffered_query_waits_for_one_of_its_kind() -> None:
     places = Places(TABLES)
     queries = [a_query(0, batch=9, slo_s=100), a_query(1, at=0.5, batch=1, slo_s=100)]
-    places.run(queries, SCHEDULERS["bbs"])
+    places.run(queries, comparison.SCHEDULERS["bbs"])
     assert places.ended[1] == pytest.approx(places.ended[0] + EVEN.seconds(1, 1))
 
 
@@ -149,10 +142,10 @@ def test_same_seed_gives_the_same_queries_under_every_slo() -> None:
 def test_no_scheduler_has_fewer_violations_than_the_bound() -> None:
     tables = measured_widths()
     queries = draw_stream("small-heavy", "moderate", 0, tables)[:30]
-    workload = as_workload(queries, tables, 0)
+    workload = comparison.as_workload(queries, tables, 0)
     least = violations_at_least(workload)
-    runs = {"malleable": run_whole_engines(workload)}
-    for name, schedule in SCHEDULERS.items():
+    runs = {"malleable": comparison.run_whole_engines(workload)}
+    for name, schedule in comparison.SCHEDULERS.items():
         places = Places(tables)
         places.run(queries, schedule)
         runs[name] = places.ended
@@ -161,6 +154,6 @@ def test_no_scheduler_has_fewer_violations_than_the_bound() -> None:
 
 
 def test_all_schedulers_run_the_same_stream() -> None:
-    results = list(islice(compare([0], bounds=False), len(SCHEDULERS) + 1))
-    assert {each.scheduler for each in results} == {*SCHEDULERS, MALLEABLE}
+    results = list(islice(comparison.compare([0], bounds=False), len(comparison.SCHEDULERS) + 1))
+    assert {each.scheduler for each in results} == {*comparison.SCHEDULERS, comparison.MALLEABLE}
     assert {each.queries for each in results} == {120}
