@@ -64,7 +64,6 @@ ORDER = {
         "calls",
         "grpc_server",
         "standby",
-        "backup",
         "components",
         "app",
         "server",
