@@ -188,7 +188,7 @@ class Gateway:
             *monitoring_routes(
                 app.base.metrics.render,
                 app.engines.is_ready,
-                lambda: app.storage.journal.accepting,
+                lambda: app.storage.journal.writable,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
@@ -232,7 +232,7 @@ class Gateway:
                 app.deployments,
             ).handler(),
             HealthServicer(
-                fleet.versions, app.entry.admission, lambda: storage.journal.accepting
+                fleet.versions, app.entry.admission, lambda: storage.journal.writable
             ).handler(),
             StoreServicer(storage.store, agents.placements, agents.pacer).handler(),
             *(reflection_handlers(SERVICES) if self._config.reflection else ()),

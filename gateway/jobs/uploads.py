@@ -234,7 +234,7 @@ class InputUploads:
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
-        if not self._journal.accepting:
+        if not self._journal.writable:
             raise StoreFull
         self._admission.store(tenant, self._store.bytes_of(tenant), size)
         budget = self._budget_bytes
