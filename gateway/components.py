@@ -116,8 +116,8 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     return EntryComponents(
         admission,
         table,
-        call_guard=CallGuard(authenticator, admission, audit),
-        agent_call_guard=CallGuard(None, admission, audit),
+        call_guard=CallGuard(authenticator, audit),
+        agent_call_guard=CallGuard(None, audit),
     )
 
 

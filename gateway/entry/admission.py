@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.monitoring.counts import TenantLabels
@@ -33,8 +32,7 @@ class TenantUsage:
     ) -> None:
         self.tenant = tenant
         self._on_rejection = on_rejection
-        self.in_flight = self.streams = self.jobs = self.stored_bytes = 0
-        self.connections: dict[str, int] = {}
+        self.in_flight = self.jobs = self.stored_bytes = 0
         self._rates: dict[str, TokenBucket] = {}
         self.change_quota(quota, now)
         self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
@@ -61,28 +59,6 @@ class TenantUsage:
         """Free the room of a request."""
         self.in_flight -= 1
 
-    def start_stream(self, now: float) -> None:
-        """Count a stream."""
-        self._check("streams", self.streams, self.quota.streams, now)
-        self.streams += 1
-
-    def end_stream(self) -> None:
-        """Free the room of a stream."""
-        self.streams -= 1
-
-    def start_call(self, connection: str, now: float) -> None:
-        """Count a call on a connection."""
-        calls = self.connections.get(connection, 0)
-        if not calls:
-            self._check("connections", len(self.connections), self.quota.connections, now)
-        self.connections[connection] = calls + 1
-
-    def end_call(self, connection: str) -> None:
-        """Free the room of a call, and of its connection after the last call."""
-        self.connections[connection] -= 1
-        if not self.connections[connection]:
-            del self.connections[connection]
-
     def start_job(self, queries: int, now: float) -> None:
         """Count a job."""
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
@@ -105,9 +81,7 @@ class TenantUsage:
         """Return whether nothing would be lost by forgetting the usage."""
         return not (
             self.in_flight
-            or self.streams
             or self.jobs
-            or self.connections
             or any(bucket.used(now) > 0 for bucket in (self._refusals, *self._rates.values()))
         )
 
@@ -118,8 +92,6 @@ class TenantUsage:
             yield name, bucket.used(now), bucket.rate
         for name, used, limit in (
             ("requests_in_flight", self.in_flight, quota.requests_in_flight),
-            ("streams", self.streams, quota.streams),
-            ("connections", len(self.connections), quota.connections),
             ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
             ("stored_bytes", self.stored_bytes, quota.stored_bytes),
         ):
@@ -331,22 +303,6 @@ class Admission:
         usage = self._usage_of(tenant)
         if usage is not None:
             usage.store(used, added, self._clock.now())
-
-    @contextmanager
-    def call(self, tenant: str, connection: str, *, stream: bool = False) -> Iterator[None]:
-        """Count a call while the context is open."""
-        usage = self._usage_of(tenant)
-        if usage is None:
-            yield
-            return
-        now = self._clock.now()
-        with ExitStack() as started:
-            usage.start_call(connection, now)
-            started.callback(usage.end_call, connection)
-            if stream:
-                usage.start_stream(now)
-                started.callback(usage.end_stream)
-            yield
 
     def usages(self) -> Iterator[TenantUsage]:
         """Return the usage of the tenants that are tracked."""

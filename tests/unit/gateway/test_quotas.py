@@ -117,30 +117,6 @@ def test_number_at_a_time_is_limited(
     start(quotas)
 
 
-def test_connections_count_while_they_have_calls(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(connections=1))
-    with quotas.call("lab", "ipv4:127.0.0.1:1"):
-        with quotas.call("lab", "ipv4:127.0.0.1:1"), quotas.call("shop", "ipv4:127.0.0.1:2"):
-            pass
-        error = refusal(lambda: quotas.call("lab", "ipv4:127.0.0.1:2").__enter__())
-        assert error.quota == "connections"
-    with quotas.call("lab", "ipv4:127.0.0.1:2"):
-        pass
-
-
-def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(streams=1, connections=1))
-    with quotas.call("lab", "a", stream=True):
-        with quotas.call("lab", "a"):
-            pass
-        error = refusal(lambda: quotas.call("lab", "a", stream=True).__enter__())
-        assert (error.tenant, error.quota, error.retry_after_s) == ("lab", "streams", None)
-    with quotas.call("lab", "b", stream=True):
-        pass
-    clock.time += 1.0
-    assert all(usage.is_idle(clock.time) for usage in quotas.usages())
-
-
 def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(unfinished_jobs=1))
     restored = [quotas.restore_job("lab") for _ in range(2)]
@@ -218,14 +194,14 @@ def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
 def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants(
     clock: FakeClock,
 ) -> None:
-    quotas = quotas_of(clock, lab=Quota(requests_in_flight=1), default=Quota(streams=0))
+    quotas = quotas_of(clock, lab=Quota(requests_in_flight=1), default=Quota(unfinished_jobs=0))
     quotas.start_request("lab", 1)
     for _ in range(3):
         with pytest.raises(QuotaExceeded):
             quotas.start_request("lab", 1)
     for number in range(200):
         with pytest.raises(QuotaExceeded):
-            quotas.call(f"tenant-{number}", "peer", stream=True).__enter__()
+            quotas.start_job(f"tenant-{number}", 1)
     registry = CollectorRegistry()
     collector = FamilyCollector()
     collector.add(*quota_families(quotas))
@@ -237,8 +213,8 @@ def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants
         return registry.get_sample_value(f"synergai_quota_{name}", labels)
 
     assert value("rejections_total", "lab", "requests_in_flight") == 3
-    assert value("rejections_total", "tenant-0", "streams") == 1
-    assert value("rejections_total", "other", "streams") == 101
+    assert value("rejections_total", "tenant-0", "unfinished_jobs") == 1
+    assert value("rejections_total", "other", "unfinished_jobs") == 101
     assert value("used", "lab", "requests_in_flight") == 1
     assert value("limit", "lab", "requests_in_flight") == 1
     assert generate_latest(registry).count(b"\n") < 500
