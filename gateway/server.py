@@ -15,7 +15,7 @@ from gateway.app import App, build_app
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
-from gateway.calls.http.pages import monitoring_routes, page_routes
+from gateway.calls.http.pages import monitoring_routes
 from gateway.calls.http.rest import RestCalls
 from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls, explain
 from gateway.calls.servicers.health import HealthServicer
@@ -186,13 +186,13 @@ class Gateway:
         routes = [
             *RestCalls(app.calls, app.engines, bodies).routes(),
             *monitoring_routes(
+                app.engines.metadata.version,
                 app.base.metrics.render,
                 app.engines.is_ready,
                 lambda: app.storage.journal.writable,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
-            *page_routes(app.engines),
             *fleet_page_routes(
                 FleetFeed(
                     app.fleet.page,

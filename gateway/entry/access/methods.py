@@ -102,8 +102,7 @@ METHODS: Final = {
 
 _MODEL: Final = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 ROUTES: Final = {
-    "/": KNOWN,
-    "/docs": KNOWN,
+    "/": PUBLIC,
     "/openapi.json": KNOWN,
     "/healthz": PUBLIC,
     "/metrics": _OBSERVE_ALL,

@@ -241,8 +241,7 @@ _LISTS = frozenset(method for method, call in GRPC_CALLS.items() if call.other_e
 
 _MODEL = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 ROUTES = {
-    "GET /": Call(KNOWN, HIDDEN),
-    "GET /docs": Call(KNOWN),
+    "GET /": Call(PUBLIC),
     "GET /openapi.json": Call(KNOWN),
     "GET /healthz": Call(PUBLIC),
     "GET /metrics": Call(("observe",), DENIED),
@@ -282,6 +281,7 @@ ROUTES = {
 _HTTP_LISTS = frozenset(route for route, call in ROUTES.items() if call.other_engine == HIDDEN)
 _STATUSES = {
     200: OK,
+    307: OK,
     400: "invalid",
     401: "unauthenticated",
     403: DENIED,
