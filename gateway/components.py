@@ -384,7 +384,7 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
 
 
 def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue: Catalogue) -> None:
-    metrics, preloads = base.metrics, dispatcher.preloads
+    metrics = base.metrics
     metrics.add_gauge("workers", "Connected workers.", lambda: len(dispatcher.workers))
     metrics.add_gauge(
         "workers_ejected",
@@ -400,15 +400,6 @@ def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue:
         "variant_crashes",
         "Times that a variant crashed its engine host, and paused on the worker.",
         lambda: dispatcher.variant_crashes,
-    )
-    metrics.add_counter(
-        "preloads", "Sessions loaded before they were needed.", lambda: preloads.loads
-    )
-    metrics.add_counter("preload_seconds", "Time that these loads took.", lambda: preloads.total_s)
-    metrics.add_gauge(
-        "preload_unused_seconds",
-        "Time of the preloads that no query has used so far.",
-        lambda: preloads.unused_s,
     )
     metrics.add(
         *worker_families(dispatcher.workers.values, lambda: dispatcher.core.paces),

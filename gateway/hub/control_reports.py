@@ -230,7 +230,6 @@ class ControlReports:
         if change.resident and not refused:
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, change.setup_s, change.bytes)
-            self._dispatcher.preloads.loaded(worker.id, session, change.setup_s)
             self._dispatcher.post(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
@@ -240,7 +239,6 @@ class ControlReports:
         worker.sessions.discard(session)
         dropped = SessionDropped(worker.id, session, change.no_room, change.bytes)
         self._dispatcher.post(dropped, source=worker)
-        self._dispatcher.preloads.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _apply_unusable(self, worker: ConnectedWorker, change: UnusableConfigurations) -> None:
