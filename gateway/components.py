@@ -221,7 +221,6 @@ async def open_storage(base: SharedComponents) -> StorageComponents:
         config.state / "uploads",
         location=config.store or str(config.state / "store"),
         remembered=config.state / "store-id",
-        budget_bytes=config.store_budget,
         confirm=journal.confirm,
     )
     stack.push_async_callback(store.close)
@@ -253,9 +252,7 @@ async def _open_journal(base: SharedComponents) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    open_journal = partial(
-        Journal, config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store
-    )
+    open_journal = partial(Journal, config.state, clock=base.clock, store=store)
     journal = await _when_free(open_journal, config.state_wait_s)
     if config.journal:
         base.tasks.start(keep_leading(journal))

@@ -15,7 +15,7 @@ from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size
+from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
 
@@ -54,10 +54,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
             *("policy", "strict", "objective", "preload", "infeasible", "heartbeat_s"),
             *("worker_wait_s", "routes", "route_planner", "route_objective"),
         ),
-        "Storage": (
-            *("journal", "dictionary", "kept_jobs", "results_kept_s", "data_budget", "store"),
-            "store_budget",
-        ),
+        "Storage": (*("journal", "dictionary", "results_kept_s", "store"),),
         "Connections and limits": (
             *("work_port", "grpc_server", "reflection", "max_message_bytes", "max_requests"),
             *("max_request_bytes", "max_connection_age_s", "drain_s", "probes"),
@@ -131,23 +128,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(ge=1 * _MIB),
     ] = 1024 * _MIB
     max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
-    kept_jobs: Annotated[
-        int, "Ended jobs kept in the journal; older ones are deleted.", Meta(ge=0)
-    ] = 100_000
-    store_budget: Annotated[
-        Size, "Limit of the store of engines, such as 50GB; 0 for none.", Meta(ge=0)
-    ] = 0
     results_kept_s: Annotated[
         float,
         "Time for which the inputs and results of jobs over uploads are kept after their end.",
         Meta(ge=0),
     ] = 604_800.0
-    data_budget: Annotated[
-        Size,
-        "Limit of the size of all uploads and results; beyond it, the files of ended "
-        "jobs are deleted earlier, and uploads are refused. 0 for none but the disk.",
-        Meta(ge=0),
-    ] = 0
     routes: Annotated[
         Literal["never", "needed", "auto"],
         "When engines of the store are cut into stages: never, if no worker can hold one whole, or "

@@ -106,7 +106,6 @@ class InputUploads:
         journal: Journal,
         admission: Admission,
         *,
-        budget_bytes: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
         idle_s: float = IDLE_S,
         first_s: float = FIRST_S,
@@ -114,7 +113,6 @@ class InputUploads:
         self._store = store
         self._journal = journal
         self._admission = admission
-        self._budget_bytes = budget_bytes
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
         self._idle_s = idle_s
         self._first_s = first_s
@@ -237,12 +235,6 @@ class InputUploads:
         if not self._journal.writable:
             raise StoreFull
         self._admission.store(tenant, self._store.bytes_of(tenant), size)
-        budget = self._budget_bytes
-        if budget is not None and self._store.bytes + size > budget:
-            raise Overloaded(
-                f"uploads and results have reached the gateway's budget of {budget:,} bytes; try "
-                "later, or delete data (--data-budget)"
-            )
 
     def _failure(self, error: OSError) -> Exception:
         if is_out_of_space(error):

@@ -45,7 +45,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 KEPT_JOBS: Final = 100_000
-"""Default number of ended jobs to keep; older ones are deleted."""
+"""Ended jobs that are kept; older ones are deleted."""
 _PURGE_EVERY: Final = 256
 _PROBE_S: Final = 1.0
 """Seconds between two looks for space on a full disk."""

@@ -318,7 +318,7 @@ def http_outcome(connection: http.client.HTTPConnection, route: str, token: str)
             method, path, body, {"authorization": f"Bearer {token}"} if token else {}
         )
         answer = connection.getresponse()
-        if answer.headers["content-type"].startswith("text/event-stream"):
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
             connection.close()  # it has no end
             return OK
         content = answer.read()

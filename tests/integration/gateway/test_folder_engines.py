@@ -175,20 +175,6 @@ async def test_agent_that_does_not_answer_is_given_up(
         await fault(gateway, "worker 'a' has not sent it within 0.2 s")
 
 
-async def test_engine_beyond_the_budget_of_the_store_is_told(
-    tmp_path: Path, package: Package
-) -> None:
-    async with (
-        Gateway(config_in(tmp_path, store_budget=1000)) as gateway,
-        agent_with(gateway, "a", package) as a,
-        agent_with(gateway, "b", None),
-    ):
-        await a.until(lambda: a.asked == [NET])
-        with pytest.raises(grpc.aio.AioRpcError):
-            await a.send_engine(NET, package)
-        await fault(gateway, "larger --store-budget")
-
-
 async def test_engine_whose_file_the_access_table_does_not_allow_its_worker_is_not_stored(
     tmp_path: Path, package: Package
 ) -> None:
