@@ -7,11 +7,9 @@ Everything is complete when it is built, and knows what was built before it.
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.entry.access.authenticator import Authenticator
@@ -30,7 +28,6 @@ from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files
 from gateway.hub.store.store import EngineStore
 from gateway.journal.data_store import DIRECTORY, DataStore
-from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.counts import OTHER
@@ -53,7 +50,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -185,11 +182,6 @@ def quota_families(admission: Admission) -> Iterator[MetricFamily]:
     )
 
 
-_RETRY_S: Final = 0.2
-
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class StorageComponents:
     """What a gateway keeps."""
@@ -252,30 +244,10 @@ async def _open_journal(base: SharedComponents) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    open_journal = partial(Journal, config.state, clock=base.clock, store=store)
-    journal = await _when_free(open_journal, config.state_wait_s)
+    journal = Journal(config.state, clock=base.clock, store=store)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal
-
-
-async def _when_free(open_journal: Callable[[], Journal], wait_s: float) -> Journal:
-    """Open the journal once no other gateway uses the state directory.
-
-    In a restart, a service manager may start a gateway before the former one has ended.
-    """
-    deadline = time.monotonic() + wait_s
-    waits = False
-    while True:
-        try:
-            return open_journal()
-        except StateInUse as error:
-            if time.monotonic() >= deadline:
-                raise
-            if not waits:
-                _log.warning("%s; waiting up to %g s for its end", error, wait_s)
-            waits = True
-        await asyncio.sleep(_RETRY_S)
 
 
 async def _open_shared_state(base: SharedComponents, journal: Journal) -> SharedState:

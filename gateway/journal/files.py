@@ -22,20 +22,13 @@ CLUSTER: Final = "journal.cluster"
 """The cluster whose journal is in PostgreSQL, and the last epoch in which this gateway led it."""
 
 
-class StateInUse(Unavailable):
-    """A gateway uses the state directory."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(
-            f"another gateway uses the state directory {directory}; choose another one (--state)"
-        )
-
-
 def lock(directory: Path) -> int:
     """Create the state directory if it is missing, and lock it; return the descriptor to close."""
     descriptor = lock_directory(directory, LOCK)
     if descriptor is None:
-        raise StateInUse(directory)
+        raise Unavailable(
+            f"another gateway uses the state directory {directory}; choose another one (--state)"
+        )
     return descriptor
 
 
