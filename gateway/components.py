@@ -50,12 +50,11 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
-    from synergai.profiles.dictionary import ProfileEntry
 
 
 @dataclass(frozen=True)
@@ -273,18 +272,6 @@ class FleetComponents:
     policies: PolicyFile
     versions: Versions
     page: PageState
-
-    async def store_profiles(
-        self, storage: StorageComponents, entries: Sequence[ProfileEntry]
-    ) -> None:
-        """Add or replace entries of the dictionary, durably, and tell the core."""
-        await self.profiles.store(entries)
-        await storage.save_state()
-        engines = {entry.engine for entry in entries}
-        await storage.journal.recall_engines(engines)
-        self.catalogue.add_known(engines)
-        for event in self.served_profiles.put(entries):
-            self.dispatcher.post(event)
 
     def tell_changes(self, changes: DictionaryChanges) -> None:
         """Pass changes of the dictionary's file to the core."""

@@ -227,7 +227,6 @@ class Gateway:
                 base.clock,
                 agents.engines,
                 fleet.profiles,
-                partial(fleet.store_profiles, storage),
                 PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
                 app.deployments,
             ).handler(),

@@ -194,7 +194,6 @@ class Journal:
     add_engines = _write(operations.add_engines)
     remove_engines = _write(operations.remove_engines)
     forget_engines = _write(operations.forget_engines)
-    recall_engines = _write(operations.recall_engines)
     set_unloaded = _write(operations.set_unloaded)
     set_description = _write(operations.set_description)
     change_documents = _write(operations.change_documents)

@@ -235,7 +235,7 @@ def purge(connection: Connection, kept: int) -> None:
 def add_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Record engine names, forgotten or not, so that they stay known without a worker."""
     _of_each(connection, "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING", engines)
-    recall_engines(connection, engines)
+    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
 
 
 def remove_engines(connection: Connection, engines: Collection[EngineName]) -> None:
@@ -247,11 +247,6 @@ def forget_engines(connection: Connection, engines: Collection[EngineName]) -> N
     """Remove engine names, and record that they are forgotten although they have profiles."""
     remove_engines(connection, engines)
     _of_each(connection, "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING", engines)
-
-
-def recall_engines(connection: Connection, engines: Collection[EngineName]) -> None:
-    """Record that engines are no longer forgotten."""
-    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
 
 
 def _of_each(connection: Connection, statement: str, engines: Collection[EngineName]) -> None:

@@ -29,7 +29,7 @@ from synergai.jobs import JobSpec
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
-from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
+from synergai.v1 import fleet_pb2, jobs_pb2, store_pb2
 from synergai.wire.credentials import ClientTls
 from tests.authorities import Authority, Issuer
 from tests.integration.conftest import both_servers
@@ -38,7 +38,7 @@ from tests.waiting import until
 
 pytestmark = both_servers
 
-ROLES = ("infer", "submit", "observe", "operate", "admin")
+ROLES = ("infer", "submit", "observe", "operate")
 PUBLIC, KNOWN = "public", "known"
 OK, DENIED, MISSING, HIDDEN = "ok", "denied", "missing", "hidden"
 """Outcomes: served, refused, as if the object did not exist, served without the object."""
@@ -97,7 +97,6 @@ GRPC_CALLS = {
     "synergai.v1.Fleet/Explain": Call(READ, MISSING, MISSING, MISSING),
     "synergai.v1.Fleet/ListDeployments": Call(("observe",)),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
-    "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
     "synergai.v1.Fleet/ForgetEngine": Call(("operate",), DENIED),
     "synergai.v1.Store/Open": Call(("operate",), DENIED),
     # Nothing was uploaded or stored.
@@ -123,12 +122,6 @@ GRPC_CALLS = {
 }
 
 _MANIFEST = Manifest(backend="test", model="m", files=(ManifestFile("m", "a" * 64, 1),))
-_ENTRY = common_pb2.ProfileEntry(
-    engine=ECHO,
-    worker_class="test",
-    configuration=common_pb2.Configuration(threads=1),
-    qps=1000.0,
-)
 
 
 def grpc_requests(job_id: str) -> dict[str, Message]:
@@ -170,7 +163,6 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         ),
         "synergai.v1.Store/Place": store_pb2.PlaceRequest(engine=ECHO, version=1),
         "synergai.v1.Store/Remove": store_pb2.RemoveRequest(engine=ECHO, version=1),
-        "synergai.v1.Fleet/PutDictionary": fleet_pb2.Dictionary(entries=[_ENTRY]),
         "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": (
             reflection_pb2.ServerReflectionRequest(list_services="")
         ),
