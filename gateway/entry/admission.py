@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock
 
-_PROMPT_REFUSALS_PER_S: Final = 50.0
-"""Refusals of a tenant that are sent at once; further ones are delayed."""
-_REFUSAL_DELAY_S: Final = 0.25
-"""Delay of these, which is also the default retry delay for clients."""
-
 
 class TenantUsage:
     """Usage of one tenant, and its quota."""
@@ -35,7 +30,6 @@ class TenantUsage:
         self.in_flight = self.jobs = self.stored_bytes = 0
         self._rates: dict[str, TokenBucket] = {}
         self.change_quota(quota, now)
-        self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
 
     def change_quota(self, quota: Quota, now: float) -> None:
         """Apply other limits; current usage is kept."""
@@ -50,7 +44,7 @@ class TenantUsage:
     def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
         """Count a request, towards the rates only if it was not charged before."""
         quota = self.quota
-        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
+        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight)
         if not charged:
             self._take_rates(size_bytes, now)
         self.in_flight += 1
@@ -59,30 +53,30 @@ class TenantUsage:
         """Free the room of a request."""
         self.in_flight -= 1
 
-    def start_job(self, queries: int, now: float) -> None:
+    def start_job(self, queries: int) -> None:
         """Count a job."""
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
-            self._refuse("queries_per_job", self.quota.queries_per_job, now, asked=queries)
-        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
+            self._refuse("queries_per_job", self.quota.queries_per_job, asked=queries)
+        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs)
         self.jobs += 1
 
     def end_job(self) -> None:
         """Free the room of a job."""
         self.jobs -= 1
 
-    def store(self, used: int, added: int, now: float) -> None:
+    def store(self, used: int, added: int) -> None:
         """Count stored bytes, and those to store in addition."""
         self.stored_bytes = used
         limit = self.quota.stored_bytes
         if added and limit is not None and used + added > limit:
-            self._refuse("stored_bytes", limit, now, asked=added if added > limit else None)
+            self._refuse("stored_bytes", limit, asked=added if added > limit else None)
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing would be lost by forgetting the usage."""
         return not (
             self.in_flight
             or self.jobs
-            or any(bucket.used(now) > 0 for bucket in (self._refusals, *self._rates.values()))
+            or any(bucket.used(now) > 0 for bucket in self._rates.values())
         )
 
     def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
@@ -102,30 +96,23 @@ class TenantUsage:
         costs = {"requests_per_s": 1.0, "bytes_per_s": float(size_bytes)}
         for name, bucket in self._rates.items():
             if wait_s := bucket.wait_s(costs[name], now):
-                self._refuse(name, bucket.rate, now, wait_s)
+                self._refuse(name, bucket.rate, wait_s)
         for name, bucket in self._rates.items():
             bucket.take(costs[name], now)
 
-    def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
+    def _check(self, name: str, used: int, limit: int | None) -> None:
         if limit is not None and used >= limit:
-            self._refuse(name, limit, now)
+            self._refuse(name, limit)
 
     def _refuse(
         self,
         name: str,
         limit: float | None,
-        now: float,
         retry_after_s: float | None = None,
         *,
         asked: int | None = None,
     ) -> NoReturn:
-        delay_s = _REFUSAL_DELAY_S
-        if not self._refusals.wait_s(1.0, now):
-            self._refusals.take(1.0, now)
-            delay_s = 0.0
-        error = QuotaExceeded(
-            self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s, asked=asked
-        )
+        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s, asked=asked)
         self._on_rejection(error)
         raise error
 
@@ -287,7 +274,7 @@ class Admission:
         """Count a job; return the usage on which to end it, or None without quotas."""
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.start_job(queries, self._clock.now())
+            usage.start_job(queries)
         return usage
 
     def restore_job(self, tenant: str) -> TenantUsage | None:
@@ -302,7 +289,7 @@ class Admission:
         """Count the bytes that a tenant stores, and those to store in addition."""
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.store(used, added, self._clock.now())
+            usage.store(used, added)
 
     def usages(self) -> Iterator[TenantUsage]:
         """Return the usage of the tenants that are tracked."""

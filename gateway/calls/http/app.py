@@ -28,7 +28,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import encodable
 from synergai.wire.credentials import server_context
 from synergai.wire.parameters import REQUEST_ID, valid_id
-from synergai.wire.rpc import delay_refusal, log_internal_error
+from synergai.wire.rpc import log_internal_error
 from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 
 if TYPE_CHECKING:
@@ -106,11 +106,7 @@ class HttpApp:
             _check_allowed(scope)
             if not self._any_host:
                 _check_host(HTTPConnection(scope).url.hostname or "")
-            try:
-                await self._router(scope, receive, send_and_note)
-            except SynergaiError as refusal:
-                await delay_refusal(refusal)
-                raise
+            await self._router(scope, receive, send_and_note)
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:

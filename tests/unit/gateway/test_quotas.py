@@ -156,16 +156,6 @@ def test_another_table_applies_at_once_and_keeps_what_is_in_use(clock: FakeClock
     assert refusal(lambda: quotas.start_request("lab", 1)).quota == "requests_in_flight"
 
 
-def test_refusals_beyond_a_rate_are_delayed(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(unfinished_jobs=0), shop=Quota(unfinished_jobs=0))
-    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(60)]
-    assert delays == [0.0] * 50 + [0.25] * 10
-    assert refusal(lambda: quotas.start_job("shop", 1)).delay_s == 0.0
-    clock.time += 0.1
-    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(6)]
-    assert delays == [0.0] * 5 + [0.25]
-
-
 def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:
     quotas = quotas_of(clock, default=Quota(requests_per_s=10.0))
     for number in range(5000):
