@@ -133,7 +133,7 @@ class OfferedEngines:
 
 
 def _log_change(worker: ConnectedWorker, engine: Engine) -> None:
-    """Log what a worker does not use of an engine from now on, and that it has other samples."""
+    """Log what a worker does not use of an engine from now on."""
     before = worker.engines.get(engine.name)
     where = f"worker {worker.id}: engine {engine.name}"
     if engine.fault:
@@ -144,9 +144,6 @@ def _log_change(worker: ConnectedWorker, engine: Engine) -> None:
         if before is None or before.fault or each not in before.unused_variants:
             what = f"variant {each.variant}" if each.variant else "changed files"
             _log.warning("%s: %s not used: %s", where, what, each.reason)
-    known = before is not None and before.other_samples == engine.other_samples
-    if engine.other_samples and not known:
-        _log.warning("%s: %s", where, engine.other_samples)
 
 
 class ControlReports:

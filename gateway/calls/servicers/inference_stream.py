@@ -157,7 +157,6 @@ class InferenceStream:
         if isinstance(request, Request):
             request.on_response = respond
         request.result.add_done_callback(done)
-        return
 
     def _cancel(self, request_id: str) -> None:
         request = self._by_id.get(request_id)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from msgspec import structs
 
 from synergai.cli.fleet import print_fleet, show_links, show_workers
 from synergai.client.fleet import WorkerLink, WorkerProfile, WorkerState, WorkerStatus
@@ -70,16 +69,6 @@ def test_fleet_fits_80_columns_without_broken_names(
         fault,
     ):
         assert text in out
-
-
-def test_other_samples_than_those_of_other_workers_are_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    board = worker("nx-1")
-    first, *others = board.engines
-    differing = structs.replace(first, other_samples="its samples or labels are not those of w2")
-    show_workers([replace(board, engines=(differing, *others))])
-    assert "not those of w2" in capsys.readouterr().out
 
 
 def test_fast_links_have_no_exponents_and_limits_the_unit_of_the_option(
