@@ -243,7 +243,7 @@ async def _open_journal(base: SharedComponents) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    journal = Journal(config.state, clock=base.clock, store=store)
+    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal

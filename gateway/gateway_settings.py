@@ -128,6 +128,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(ge=1 * _MIB),
     ] = 1024 * _MIB
     max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
+    kept_jobs: Annotated[int, Meta(ge=0)] = 100_000  # ended ones in the journal
     results_kept_s: Annotated[
         float,
         "Time for which the inputs and results of jobs over uploads are kept after their end.",

@@ -290,7 +290,7 @@ async def settled(
 def start(directory: Path, models: Path, *, encrypted: bool) -> Target:
     fleet = LocalFleet(directory)
     tls, context, http2_context = ClientTls(), None, None
-    gateway = ["--reflection", "--kept-jobs", "1000", "--log-level", "warning"]
+    gateway = ["--reflection", "--log-level", "warning"]
     agent = ["--threads", "1", "--log-level", "warning"]
     if encrypted:
         certificate, key, ca = (str(TLS / name) for name in ("server.pem", "server.key", "ca.pem"))

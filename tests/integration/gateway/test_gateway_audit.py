@@ -238,7 +238,9 @@ def test_log_is_rotated_and_survives_a_signal(tmp_path: Path) -> None:
         log.rename(tmp_path / "audit.log.1")
         os.kill(fleet.gateway.pid, signal.SIGHUP)
         with grpc.insecure_channel(fleet.address) as channel:
-            jobs_pb2_grpc.JobsStub(channel).Cancel(jobs_pb2.CancelRequest(job_id="a"), timeout=30)
+            jobs = jobs_pb2_grpc.JobsStub(channel)
+            with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                jobs.Cancel(jobs_pb2.CancelRequest(job_id="a"), timeout=30)
         fleet.stop()
     (entry,) = read_entries(log)
     assert summary(entry) == ("anonymous", "", "none", "a", "NOT_FOUND")
