@@ -47,7 +47,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     has_file = True
     panels: ClassVar[dict[str, tuple[str, ...]]] = {
         "Encryption and access": (
-            *("tls_cert", "tls_key", "tls_client_ca", "tls_clients_ca", "http_tls", "access"),
+            *("tls_cert", "tls_key", "tls_client_ca", "tls_clients_ca", "access"),
             *("insecure", "audit_log"),
         ),
         "Scheduling": (
@@ -159,7 +159,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 10.0
     tls_cert: Annotated[
         Path | None,
-        "Server certificate (PEM); with --tls-key, it enables TLS for clients and agents.",
+        "Server certificate (PEM); with --tls-key, it enables TLS on all ports.",
     ] = None
     tls_key: Annotated[Path | None, "Private key (PEM) of --tls-cert."] = None
     tls_client_ca: Annotated[
@@ -170,7 +170,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     tls_clients_ca: Annotated[
         Path | None,
         "Certificate authority (PEM) for clients, which then must present a client "
-        "certificate; with --http-tls, on the HTTP port as well.",
+        "certificate, on the HTTP port as well.",
     ] = None
     access: Annotated[
         Path | None,
@@ -188,9 +188,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 0.0
     # Time that calls on such a connection get to complete; 0 for no limit.
     max_connection_age_grace_s: Annotated[float, Meta(ge=0.0)] = 0.0
-    http_tls: Annotated[
-        bool, "Encrypt the HTTP port as well, with the certificate of --tls-cert."
-    ] = False
     insecure: Annotated[
         bool, "Listen beyond loopback although encryption or authentication is missing."
     ] = False

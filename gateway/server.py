@@ -162,7 +162,7 @@ class Gateway:
             self.address,
             self.hub_address,
             hub.work_port,
-            "https" if config.http_tls else "http",
+            "https" if config.tls_cert else "http",
             self.http_address,
             counted(app.jobs.restored, "unfinished job"),
         )

@@ -295,7 +295,6 @@ def start(directory: Path, models: Path, *, encrypted: bool) -> Target:
     if encrypted:
         certificate, key, ca = (str(TLS / name) for name in ("server.pem", "server.key", "ca.pem"))
         gateway += ["--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca]
-        gateway.append("--http-tls")
         agent += ["--tls-ca", ca, "--tls-cert", str(TLS / "agent.pem")]
         agent += ["--tls-key", str(TLS / "agent.key")]
         tls, http2 = (

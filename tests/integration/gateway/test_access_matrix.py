@@ -559,7 +559,6 @@ async def test_every_call_with_every_certificate(
             tls_key=key,
             tls_client_ca=authority.file,
             tls_clients_ca=authority.file,
-            http_tls=True,
         )
         matrix = Matrix(gateway, authority.file)
         for credentials in presented:
