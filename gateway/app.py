@@ -315,7 +315,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
 
 
 def _make_tracing(base: SharedComponents) -> Tracing | None:
-    """Return the tracing of requests, if it is configured."""
     config = base.config
     if not config.traces:
         return None

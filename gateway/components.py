@@ -120,7 +120,6 @@ def build_entry(base: SharedComponents) -> EntryComponents:
 def _make_authenticator(
     base: SharedComponents, table: LiveTable, admission: Admission
 ) -> Authenticator:
-    """Return what authenticates callers by the access table, and follow the table."""
     base.tasks.start(table.watch())
     authenticator = Authenticator(table, base.stack)
     base.metrics.add_counter(
@@ -138,7 +137,6 @@ def _make_authenticator(
 
 
 def _open_audit_log(base: SharedComponents) -> AuditLog | None:
-    """Return the audit log, if one is configured."""
     if base.config.audit_log is None:
         return None
     file = AuditFile(base.config.audit_log)

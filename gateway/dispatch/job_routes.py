@@ -266,7 +266,6 @@ class JobRoutes:
     async def _move(
         self, jobs: _Jobs, chain: tuple[Engine, ...], known: _Known, reason: str
     ) -> None:
-        """Load the stages of a chain, and then let jobs run in it."""
         try:
             loads = (self._load(stage.name) for stage in chain)
             for failed in await asyncio.gather(*loads, return_exceptions=True):
@@ -297,7 +296,6 @@ class JobRoutes:
     # --- what is known ----------------------------------------------------------------------
 
     def _workers(self, stages: Iterable[Engine]) -> list[ConnectedWorker]:
-        """Return the workers that may run one of the stages."""
         ids = {id_ for stage in stages for id_ in self._catalogue.workers_with(stage.name)}
         workers = map(self._fleet.get, sorted(ids))
         return [each for each in workers if each is not None and not each.draining]

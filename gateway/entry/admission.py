@@ -118,7 +118,6 @@ class TenantUsage:
 
 
 def _bucket(bucket: TokenBucket | None, rate: float, now: float) -> TokenBucket:
-    """Return a bucket for a rate that continues an earlier one."""
     if bucket is None:
         return TokenBucket(rate, now)
     bucket.change_rate(rate, now)

@@ -99,7 +99,6 @@ class CallGuardInterceptor:
 
 @contextmanager
 def _recording(record: GrpcRecord | None) -> Iterator[None]:
-    """Record what ends a call."""
     try:
         yield
     except BaseException as error:

@@ -304,7 +304,6 @@ class EngineOffers:
         self.description = None if chosen is None else Description.of(chosen)
 
     def _complete(self, candidates: Iterable[Engine]) -> None:
-        """Add the variants to the description that only some workers have."""
         if self.description is None:
             return
         for engine in candidates:

@@ -117,7 +117,6 @@ class OfferedEngines:
             await self._journal.forget_engines([engine])
 
     def _apply(self, engines: Mapping[WorkerId, Engine]) -> None:
-        """Set an engine on each worker as the catalogue has resolved it."""
         for worker_id, engine in engines.items():
             connection = self._connections.of_worker(worker_id)
             if connection is None or (worker := connection.worker) is None:

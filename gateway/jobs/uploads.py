@@ -221,7 +221,6 @@ class InputUploads:
             await self._store.release(opened)
 
     async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
-        """Store the inputs of messages durably."""
         try:
             return await run_to_end(asyncio.to_thread(_store, opened, batch))
         except OSError as error:

@@ -224,7 +224,6 @@ def _missing(received: Contents, lacking: Mapping[str, int]) -> list[Missing]:
 
 
 def _lacking(push: Push, stored: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the contents of a push that are not stored."""
     return {sha256: size for sha256, size in push.contents.items() if sha256 not in stored}
 
 
