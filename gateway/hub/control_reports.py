@@ -211,7 +211,7 @@ class ControlReports:
         worker.received_bytes_per_s = heartbeat.sent_bytes_per_s
         worker.peer_links = heartbeat.peers
         if heartbeat.draw is not None:
-            worker.power.update(heartbeat.draw, worker.last_seen_at)
+            worker.power.update(heartbeat.draw)
         ack = hub_pb2.HeartbeatAck(sequence=heartbeat.sequence)
         connection.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
         self._model_control.enforce_unloads(worker)

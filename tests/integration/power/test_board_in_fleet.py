@@ -78,15 +78,6 @@ def test_a_board_shows_its_mode_switches_power_and_energy(
     assert board.switch_s > 1.0  # the board is given a second to settle
     assert "nvpmodel -m 6" in nx.calls()
 
-    def metrics() -> str:
-        with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    deadline = time.monotonic() + 10
-    while not (found := re.search(r"engine_energy_joules_total{[^}]*nx-1[^}]*} (\S+)", metrics())):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    # 200,000 queries of some microseconds each, at 5 W.
-    assert 0 < float(found[1]) < 60
-    assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', metrics())
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', text)
