@@ -30,15 +30,7 @@ from gateway.hub.store.store import EngineStore
 from gateway.journal.data_store import DIRECTORY, DataStore
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
-from gateway.monitoring.counts import OTHER
-from gateway.monitoring.metrics import (
-    MetricFamily,
-    Metrics,
-    conflict_family,
-    counter,
-    gauge,
-    worker_families,
-)
+from gateway.monitoring.metrics import Metrics, conflict_family, counter, worker_families
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import ProfilesRemoved
@@ -50,7 +42,6 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -103,7 +94,14 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     metrics.add_gauge(
         "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
     )
-    metrics.add(*quota_families(admission))
+    metrics.add(
+        counter(
+            "quota_rejections",
+            "Refusals by tenant and quota.",
+            admission.rejections.items,
+            *("tenant", "quota"),
+        )
+    )
     table = None if config.access is None else LiveTable(config.access)
     listed = table is not None and table.content.workers is not None
     check_exposure(config, workers_are_listed=listed)
@@ -149,34 +147,6 @@ def _open_audit_log(base: SharedComponents) -> AuditLog | None:
         lambda: file.dropped,
     )
     return log
-
-
-def quota_families(admission: Admission) -> Iterator[MetricFamily]:
-    """Yield the metrics of quotas; tenants without a label of their own have no usage in them."""
-
-    def figures() -> Iterator[tuple[list[str], float, float]]:
-        now = admission.now()
-        for usage in admission.usages():
-            if (label := admission.labels.of(usage.tenant)) != OTHER:
-                for name, used, limit in usage.figures(now):
-                    yield [label, name], used, limit
-
-    labels = ("tenant", "quota")
-    yield counter(
-        "quota_rejections", "Refusals by tenant and quota.", admission.rejections.items, *labels
-    )
-    yield gauge(
-        "quota_used",
-        "What a tenant uses of a quota.",
-        lambda: ((each, used) for each, used, _ in figures()),
-        *labels,
-    )
-    yield gauge(
-        "quota_limit",
-        "Limit of a quota.",
-        lambda: ((each, limit) for each, _, limit in figures()),
-        *labels,
-    )
 
 
 @dataclass(frozen=True)

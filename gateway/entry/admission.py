@@ -13,7 +13,7 @@ from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded, QuotaExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock
@@ -27,7 +27,7 @@ class TenantUsage:
     ) -> None:
         self.tenant = tenant
         self._on_rejection = on_rejection
-        self.in_flight = self.jobs = self.stored_bytes = 0
+        self.in_flight = self.jobs = 0
         self._rates: dict[str, TokenBucket] = {}
         self.change_quota(quota, now)
 
@@ -64,11 +64,10 @@ class TenantUsage:
         """Free the room of a job."""
         self.jobs -= 1
 
-    def store(self, used: int, added: int) -> None:
-        """Count stored bytes, and those to store in addition."""
-        self.stored_bytes = used
+    def check_stored(self, used: int, added: int) -> None:
+        """Check that bytes may be stored in addition to those that are."""
         limit = self.quota.stored_bytes
-        if added and limit is not None and used + added > limit:
+        if limit is not None and used + added > limit:
             self._refuse("stored_bytes", limit, asked=added if added > limit else None)
 
     def is_idle(self, now: float) -> bool:
@@ -78,19 +77,6 @@ class TenantUsage:
             or self.jobs
             or any(bucket.used(now) > 0 for bucket in self._rates.values())
         )
-
-    def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
-        """Yield name, usage and limit of each quota that has a limit."""
-        quota = self.quota
-        for name, bucket in self._rates.items():
-            yield name, bucket.used(now), bucket.rate
-        for name, used, limit in (
-            ("requests_in_flight", self.in_flight, quota.requests_in_flight),
-            ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
-            ("stored_bytes", self.stored_bytes, quota.stored_bytes),
-        ):
-            if limit is not None:
-                yield name, float(used), float(limit)
 
     def _take_rates(self, size_bytes: int, now: float) -> None:
         costs = {"requests_per_s": 1.0, "bytes_per_s": float(size_bytes)}
@@ -284,19 +270,11 @@ class Admission:
         usage.jobs += 1
         return usage
 
-    def store(self, tenant: str, used: int, added: int = 0) -> None:
-        """Count the bytes that a tenant stores, and those to store in addition."""
+    def check_stored(self, tenant: str, used: int, added: int) -> None:
+        """Check that a tenant may store bytes in addition to those that it does."""
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.store(used, added)
-
-    def usages(self) -> Iterator[TenantUsage]:
-        """Return the usage of the tenants that are tracked."""
-        return iter(self._usages.values())
-
-    def now(self) -> float:
-        """Return the current time of the quotas' clock, in monotonic seconds."""
-        return self._clock.now()
+            usage.check_stored(used, added)
 
     def _usage_of(self, tenant: str) -> TenantUsage | None:
         if self._table is None:

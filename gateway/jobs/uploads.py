@@ -227,13 +227,12 @@ class InputUploads:
             raise self._failure(error) from error
         finally:
             self._store.update(opened)
-            self._admission.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
         if not self._journal.writable:
             raise StoreFull
-        self._admission.store(tenant, self._store.bytes_of(tenant), size)
+        self._admission.check_stored(tenant, self._store.bytes_of(tenant), size)
 
     def _failure(self, error: OSError) -> Exception:
         if is_out_of_space(error):
