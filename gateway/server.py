@@ -15,7 +15,7 @@ from gateway.app import App, build_app
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
-from gateway.calls.http.pages import monitoring_routes
+from gateway.calls.http.monitoring import monitoring_routes
 from gateway.calls.http.rest import RestCalls
 from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls, explain
 from gateway.calls.servicers.health import HealthServicer

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
-from gateway.calls.http.pages import monitoring_routes
+from gateway.calls.http.monitoring import monitoring_routes
 from gateway.calls.http.rest import UNSUPPORTED, RestCalls
 from gateway.calls.servicers.engines import EngineCalls
 from gateway.calls.servicers.inference import InferenceCalls
