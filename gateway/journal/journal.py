@@ -116,15 +116,19 @@ class Journal:
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
         self.writable = True
         self._space_changed = asyncio.Event()
+        self._clock = clock or Clock()
         self._kept_jobs = kept_jobs
         self._ended = 0
         self._pending = 0
         self._queue: queue.SimpleQueue[_QueuedOperation | None] = queue.SimpleQueue()
         with ExitStack() as stack:
-            if store is None:
+            if store is not None:
+                stack.callback(store.close)
+            else:
                 stack.callback(os.close, lock(directory))
-                store = SqliteStore(directory, clock or Clock())
-            stack.callback(store.close)
+            if store is None:
+                store = SqliteStore(directory, self._clock)
+                stack.callback(store.close)
             self._store = store
             self.epoch = self._store.epoch
             self.cluster = self._store.cluster
@@ -296,10 +300,7 @@ class Journal:
         return is_full, closing
 
     def _has_room(self) -> bool:
-        try:
-            disk = os.statvfs(self._directory)
-        except OSError:
-            return False
+        disk = os.statvfs(self._directory)
         free = disk.f_bavail * disk.f_frsize
         return free >= _LEAST_FREE_BYTES and self._store.has_room()
 
