@@ -172,7 +172,7 @@ async def open_storage(base: SharedComponents) -> StorageComponents:
     metrics.add_gauge(
         "journal_writable",
         "Whether the journal's disk has room for new jobs.",
-        lambda: journal.writable,
+        lambda: journal.accepting,
     )
     shared = await _open_shared_state(base, journal) if journal.cluster else None
     store = EngineStore(

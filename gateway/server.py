@@ -189,7 +189,7 @@ class Gateway:
                 app.engines.metadata.version,
                 app.base.metrics.render,
                 app.engines.is_ready,
-                lambda: app.storage.journal.writable,
+                lambda: app.storage.journal.accepting,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
@@ -231,7 +231,7 @@ class Gateway:
                 app.deployments,
             ).handler(),
             HealthServicer(
-                fleet.versions, app.entry.admission, lambda: storage.journal.writable
+                fleet.versions, app.entry.admission, lambda: storage.journal.accepting
             ).handler(),
             StoreServicer(storage.store, agents.placements, agents.pacer).handler(),
             *(reflection_handlers(SERVICES) if self._config.reflection else ()),

@@ -35,7 +35,7 @@ roles = ["infer", "submit", "observe", "operate"]
 [[workers]]
 id = "{WORKER}"
 """
-_LEFT_OUT: Final = ("gateway/uploads", f"{WORKER}/fetched")
+_LEFT_OUT: Final = ("gateway/journal.reserve", "gateway/uploads", f"{WORKER}/fetched")
 
 
 def start(fleet: LocalFleet, token: Path | None = None) -> None:

@@ -361,7 +361,7 @@ class SubmittedJobs:
             catalogue.check_samples(engine)
         if len(self._unfinished) + self._accepting >= MAX_JOBS:
             raise Overloaded(f"{MAX_JOBS:,} jobs are unfinished; retry later")
-        if not self._journal.writable:
+        if not self._journal.accepting:
             raise StoreFull
 
     def _accepted(

@@ -230,7 +230,7 @@ class InputUploads:
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
-        if not self._journal.writable:
+        if not self._journal.accepting:
             raise StoreFull
         self._admission.check_stored(tenant, self._store.bytes_of(tenant), size)
 

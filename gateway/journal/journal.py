@@ -24,7 +24,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from gateway.journal import operations
-from gateway.journal.files import lock
+from gateway.journal.files import RESERVE, Reserve, Space, lock
 from gateway.journal.job_record import NO_TERMS, RecordedExecution, RecordedJob, SubmissionTerms
 from gateway.journal.sqlite_store import SqliteStore
 from gateway.journal.store import Connection, JournalBroken, Operation, Store, StoreFull
@@ -49,8 +49,6 @@ KEPT_JOBS: Final = 100_000
 _PURGE_EVERY: Final = 256
 _PROBE_S: Final = 1.0
 """Seconds between two looks for space on a full disk."""
-_LEAST_FREE_BYTES: Final = 8 * 1024 * 1024
-"""Free space with which a disk is no longer full: twice that of SQLite's write-ahead log."""
 
 
 class _Results(NamedTuple):
@@ -96,8 +94,7 @@ def _write(
 class Journal:
     """Durable record of jobs of the gateway that locks a state directory, or leads a database.
 
-    `broken` is done once the journal can no longer be written, with the cause. `writable` is false
-    while its disk is full.
+    `broken` is done once the journal can no longer be written, with the cause.
 
     Args:
         store: database, closed with the journal; by default a file in the directory.
@@ -111,10 +108,9 @@ class Journal:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        self._directory = directory
         self._loop = asyncio.get_running_loop()
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
-        self.writable = True
+        self.space = Space.AMPLE
         self._space_changed = asyncio.Event()
         self._clock = clock or Clock()
         self._kept_jobs = kept_jobs
@@ -126,8 +122,9 @@ class Journal:
                 stack.callback(store.close)
             else:
                 stack.callback(os.close, lock(directory))
+            self._reserve = Reserve(directory / RESERVE)
             if store is None:
-                store = SqliteStore(directory, self._clock)
+                store = self._open(directory)
                 stack.callback(store.close)
             self._store = store
             self.epoch = self._store.epoch
@@ -135,6 +132,13 @@ class Journal:
             self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
             self._thread.start()
             self._resources = stack.pop_all()
+
+    def _open(self, directory: Path) -> SqliteStore:
+        try:
+            return SqliteStore(directory, self._clock)
+        except StoreFull:
+            self._reserve.release()
+            return SqliteStore(directory, self._clock)
 
     async def close(self) -> None:
         """Commit queued operations, close the database and unlock the directory."""
@@ -231,22 +235,34 @@ class Journal:
 
     # --- space --------------------------------------------------------------------------------
 
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for new jobs."""
+        return self.space is Space.AMPLE
+
+    @property
+    def writable(self) -> bool:
+        """Whether the progress of accepted jobs can be recorded."""
+        return self.space is not Space.FULL
+
     async def wait_space_changed(self) -> None:
-        """Wait until `writable` has changed since the last call."""
+        """Wait until `space` has changed since the last call."""
         await self._space_changed.wait()
         self._space_changed.clear()
 
-    def _set_writable(self, writable: bool) -> None:
-        if writable is self.writable:
+    def _set_space(self, space: Space) -> None:
+        if space is self.space:
             return
-        self.writable = writable
+        self.space = space
         self._space_changed.set()
-        if writable:
+        if space is Space.AMPLE:
             _log.info("the disk of %s has room again: accepting jobs", self._store.place)
         else:
+            done = "recorded in the reserve" if space is Space.RESERVE else "paused"
             _log.warning(
-                "the disk of %s is full: jobs are refused, accepted ones paused; free space there",
+                "the disk of %s is full: jobs are refused, accepted ones %s; free space there",
                 self._store.place,
+                done,
             )
 
     # --- writer thread ------------------------------------------------------------------------
@@ -274,47 +290,50 @@ class Journal:
         self._pending -= 1
 
     def _run(self) -> None:
-        is_full = closing = False
+        space = self._find_space()
+        self._loop.call_soon_threadsafe(self._set_space, space)
+        closing = False
         while not closing:
-            is_full, closing = self._run_next(is_full)
+            space, closing = self._run_next(space)
 
-    def _run_next(self, is_full: bool) -> tuple[bool, bool]:
-        """Wait for operations and execute them; return whether the disk is full, and to stop.
+    def _run_next(self, space: Space) -> tuple[Space, bool]:
+        """Wait for operations and execute them; return the space left, and whether to stop.
 
         The thread may wait for long, and keeps no results while it does: many jobs take megabytes.
         """
         batch: list[_QueuedOperation] = []
         closing = False
         with suppress(queue.Empty):
-            item = self._queue.get(timeout=_PROBE_S if is_full else None)
+            item = self._queue.get(timeout=None if space is Space.AMPLE else _PROBE_S)
             while item is not None:
                 batch.append(item)
                 item = self._queue.get_nowait()
             closing = True
-        is_full = is_full and not self._has_room()
+        if space is not Space.AMPLE:
+            space = self._find_space(space)
         if batch:
-            is_full, outcomes = self._commit(batch, is_full)
-            self._loop.call_soon_threadsafe(self._deliver, batch, outcomes, not is_full)
+            space, outcomes = self._commit(batch, space)
+            self._loop.call_soon_threadsafe(self._deliver, batch, outcomes, space)
         elif not closing:
-            self._loop.call_soon_threadsafe(self._set_writable, not is_full)
-        return is_full, closing
+            self._loop.call_soon_threadsafe(self._set_space, space)
+        return space, closing
 
-    def _has_room(self) -> bool:
-        disk = os.statvfs(self._directory)
-        free = disk.f_bavail * disk.f_frsize
-        return free >= _LEAST_FREE_BYTES and self._store.has_room()
+    def _find_space(self, otherwise: Space = Space.RESERVE) -> Space:
+        return Space.AMPLE if self._reserve.take() and self._store.has_room() else otherwise
 
-    def _commit(self, batch: list[_QueuedOperation], is_full: bool) -> tuple[bool, list[object]]:
-        """Execute the batch; return whether the disk is full, and a result or error for each."""
-        if not is_full:
+    def _commit(self, batch: list[_QueuedOperation], space: Space) -> tuple[Space, list[object]]:
+        """Execute the batch; return the space left, and a result or an exception per operation."""
+        if space is not Space.FULL:
             try:
-                return False, self._execute(batch)
+                return space, self._execute(batch)
             except Exception as error:  # noqa: BLE001 - every future must be resolved
-                is_full = self._store.is_full(error)
+                full = self._store.is_full(error)
                 self._store.roll_back()
-                if not is_full:
-                    return False, [_broken(error)] * len(batch)
-        return True, self._read_only(batch)
+                if not full:
+                    return space, [_broken(error)] * len(batch)
+            if self._reserve.release():
+                return self._commit(batch, Space.RESERVE)
+        return Space.FULL, self._read_only(batch)
 
     def _execute(self, batch: list[_QueuedOperation]) -> list[object]:
         """Execute the batch in one transaction; return a result or an exception per operation."""
@@ -331,10 +350,8 @@ class Journal:
             return [failure] * len(batch)
         return [StoreFull() if item.writes else next(results) for item in batch]
 
-    def _deliver(
-        self, batch: list[_QueuedOperation], outcomes: list[object], writable: bool
-    ) -> None:
-        self._set_writable(writable)
+    def _deliver(self, batch: list[_QueuedOperation], outcomes: list[object], space: Space) -> None:
+        self._set_space(space)
         for item, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, JournalBroken) and not self.broken.done():
                 self.broken.set_result(outcome)

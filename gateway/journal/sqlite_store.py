@@ -250,7 +250,7 @@ class SqliteStore:
         return is_disk_full(error, self.connection)
 
     def has_room(self) -> bool:
-        """Return true: the journal looks at the disk of the directory."""
+        """Return true: the reserve, on the same disk, is what shows a lack."""
         return True
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from demo.local_fleet import LocalFleet, reserved_port
 from gateway.gateway_settings import GatewaySettings
+from gateway.journal.files import Space
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.postgresql import leadership
@@ -35,7 +36,7 @@ from synergai.runtime.clock import Clock, ClockReading
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
-from tests.unit.gateway.test_full_disk import until_writable
+from tests.unit.gateway.test_full_disk import until_space
 from tests.unit.gateway.test_journal import a_record, an_execution
 from tests.unit.gateway.test_journal_clock import FrozenClock
 from tests.wires import Wire
@@ -386,12 +387,12 @@ async def test_full_disk_of_the_server_refuses_jobs_until_there_is_space(
     with contextlib.suppress(StoreFull):
         for number in range(100_000):
             accepted += [await journal.accept(a_record(f"job-{number}"), f"key-{number}")]
-    await until_writable(journal, writable=False)
+    await until_space(journal, Space.FULL)
     assert [job.id for job in await journal.unfinished_jobs()] == accepted
     with pytest.raises(StoreFull, match="the disk of the gateway's journal is full"):
         await journal.accept(a_record("refused"))
     (disk / "filler").unlink()
-    await until_writable(journal)
+    await until_space(journal, Space.AMPLE)
     await journal.accept(a_record("last"))
     await journal.close()
     server.execute("DROP DATABASE small")

@@ -17,6 +17,7 @@ from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
+from gateway.journal.files import Reserve, Space
 from gateway.journal.journal import Journal
 from gateway.journal.store import JournalBroken, StoreFull, is_disk_full
 from synergai.core.scheduling.events import Assignment
@@ -27,26 +28,41 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import GatewayHarness
-from tests.unit.gateway.test_journal import a_record, database, ended
+from tests.unit.gateway.test_journal import a_record, an_execution, database, ended
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 
 class Disk:
-    """The disk of a journal, which the test fills."""
+    """The disk of a journal, which the test fills.
+
+    The reserve that it stands for has room for `reserve` more writes.
+    """
 
     def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
+        self.reserve = 0
+        self._held = True
         execute = journal._execute
-        monkeypatch.setattr(journal, "_has_room", lambda: not self.full)
+        monkeypatch.setattr(journal, "_reserve", self)
         monkeypatch.setattr("gateway.journal.journal._PROBE_S", 0.001)
 
         def executed(batch: list[object]) -> list[object]:
             if self.full and any(item.writes for item in batch):  # type: ignore[attr-defined]  # private to the journal
-                raise apsw.FullError("database or disk is full")
+                if self._held or not self.reserve:
+                    raise apsw.FullError("database or disk is full")
+                self.reserve -= 1
             return execute(batch)  # type: ignore[arg-type]  # as above
 
         monkeypatch.setattr(journal, "_execute", executed)
+
+    def take(self) -> bool:
+        self._held = self._held or not self.full
+        return self._held
+
+    def release(self) -> bool:
+        self._held, held = False, self._held
+        return held
 
 
 @pytest.fixture
@@ -61,9 +77,9 @@ def disk(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(journal, monkeypatch)
 
 
-async def until_writable(journal: Journal, *, writable: bool = True) -> None:
+async def until_space(journal: Journal, space: Space) -> None:
     async with asyncio.timeout(30):
-        while journal.writable is not writable:
+        while journal.space is not space:
             await journal.wait_space_changed()
 
 
@@ -75,7 +91,7 @@ async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
     disk.full = True
     with pytest.raises(StoreFull):
         await journal.accept(a_record("b"))
-    assert not journal.writable
+    assert journal.space is Space.FULL
     read, recorded = await asyncio.gather(
         journal.find_job(a_record("a").id), journal.record_end(ended(a_record("a"))),
         return_exceptions=True,
@@ -83,7 +99,7 @@ async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
     assert getattr(read, "state", None) is JobState.QUEUED
     assert isinstance(recorded, StoreFull)
     disk.full = False
-    await until_writable(journal)
+    await until_space(journal, Space.AMPLE)
     await journal.accept(a_record("b"))
     assert not journal.broken.done()
     full, ample = (record.getMessage() for record in caplog.records if "disk" in record.msg)
@@ -91,17 +107,28 @@ async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
     assert "has room again: accepting jobs" in ample
 
 
+async def test_reserve_records_the_progress_of_accepted_jobs(journal: Journal, disk: Disk) -> None:
+    await journal.accept(a_record("a"))
+    disk.full, disk.reserve = True, 2
+    await journal.record_execution(a_record("a").id, 1, an_execution(0, 5))  # type: ignore[arg-type]  # any number
+    assert (journal.space, journal.accepting, journal.writable) == (Space.RESERVE, False, True)
+    await journal.record_end(ended(a_record("a")))
+    with pytest.raises(StoreFull):
+        await journal.accept(a_record("b"))
+    assert journal.space is Space.FULL
+
+
 async def test_real_shortage_of_pages_is_a_full_disk_and_loses_nothing(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_has_room", lambda: False)
+    monkeypatch.setattr(journal._reserve, "take", lambda: False)
     connection = database(journal)
     connection.pragma("max_page_count", connection.pragma("page_count") + 2)
     accepted = []
     with suppress(StoreFull):
         for number in itertools.count():
             accepted += [await journal.accept(a_record(f"job-{number}"))]
-    assert not journal.writable
+    assert journal.space is Space.FULL
     assert [job.id for job in await journal.unfinished_jobs()] == accepted
 
 
@@ -167,6 +194,30 @@ async def test_broken_disk_breaks_the_journal(
     with pytest.raises(JournalBroken):
         await journal.accept(a_record("a"))
     assert journal.broken.done()
+
+
+def test_reserve_occupies_its_size_and_survives_restarts(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert Reserve(tmp_path / "r", 1 << 20).take()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= 1 << 20
+    assert Reserve(tmp_path / "r").release()
+    assert not Reserve(tmp_path / "r").release()
+
+
+def test_reserve_is_written_where_space_cannot_be_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    assert Reserve(tmp_path / "r", 1 << 20).take()
+    assert (tmp_path / "r").stat().st_size == 1 << 20
+
+
+def test_reserve_leaves_room_on_the_disk(tmp_path: Path) -> None:
+    assert not Reserve(tmp_path / "r", 1 << 60).take()
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.fixture

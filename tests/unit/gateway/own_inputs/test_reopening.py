@@ -209,9 +209,10 @@ async def test_full_disk_pauses_the_job_until_its_results_fit(
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
+    reserve = harness.journal._reserve
     with monkeypatch.context() as patch:
         patch.setattr(RecordLog, "append", full)
-        patch.setattr(harness.journal, "_has_room", lambda: False)
+        patch.setattr(reserve, "take", lambda: False)
         harness.report(worker, assignment, 2, outcome=hub_pb2.OUTCOME_COMPLETED)
         await harness.flush_journal()
         assert status.id in harness.jobs.pauses
