@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.installer import SERVICE, find_refusal, installation_steps, removal_steps
-from gateway.journal.files import check_leads, is_running
+from gateway.journal.files import DATABASE, check_leads, is_running
 from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
-from synergai.cli.output import print_json, print_table
+from synergai.cli.output import print_facts, print_json, print_table
 from synergai.cli.process import serve_instead
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.names import validate_name
 from synergai.runtime.addresses import check_free
-from synergai.runtime.files import write_atomic
+from synergai.runtime.files import StateDamaged, write_atomic
 from synergai.runtime.installation import read_shipped
-from synergai.runtime.paths import gateway_state
+from synergai.runtime.paths import dictionary_path, gateway_state
 from synergai.runtime.setting_types import parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gateway.backup import Backup
     from gateway.entry.access.workers import EnrolledWorker, EnrolmentStore
 
 _LONGEST_S: Final = 30 * 366 * 86_400.0
@@ -75,6 +80,125 @@ def uninstall(
 ) -> None:
     """Stop and remove the gateway's service."""
     print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
+
+
+class _Checked(NamedTuple):
+    """State of a file: its path, and its fault, empty if it has none."""
+
+    path: Path
+    fault: str
+
+
+def check(state: State = None, as_json: AsJson = False) -> None:
+    """Check the journal, the enrolments, the version policies and the dictionary.
+
+    The gateway may be running. Exits with 1 if one of them is damaged.
+    """
+    directory = state or gateway_state()
+    checked = list(_check(directory))
+    if not checked:
+        raise NotFound(
+            f"there are no files of a gateway in {directory}; name its directory with --state"
+        )
+    if as_json:
+        print_json([{"path": str(each.path), "fault": each.fault} for each in checked])
+    else:
+        columns = ("file", "state")
+        print_table(
+            columns,
+            [(str(each.path), each.fault or "intact") for each in checked],
+        )
+    if any(each.fault for each in checked):
+        raise typer.Exit(1)
+
+
+def _check(state: Path) -> Iterator[_Checked]:
+    from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
+    from gateway.fleet.versions import POLICY_FILE, PolicyFile
+    from gateway.journal.archive import check as check_journal
+
+    with suppress(NotFound):
+        yield _Checked(state / DATABASE, check_journal(state))
+    for name, read in (
+        (ENROLMENTS_FILE, EnrolmentStore(state).workers),
+        (POLICY_FILE, PolicyFile(state).read),
+    ):
+        if (state / name).exists():
+            yield _Checked(state / name, _fault(read))
+    dictionary = dictionary_path(state)
+    if dictionary.exists():
+        yield _Checked(dictionary, _fault(partial(_read_dictionary, dictionary)))
+
+
+def _read_dictionary(path: Path) -> None:
+    from synergai.profiles.store import DictionaryStore
+
+    with DictionaryStore(path) as store:
+        store.check(thorough=True)
+        store.load()
+
+
+Settings = Annotated[
+    Path | None, typer.Option("--settings", metavar="DIR", help="Settings, such as /etc/synergai.")
+]
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new folder.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Copy all that the gateway keeps to a new folder. It may be running.
+
+    The folder has the journal, inputs and results of jobs, the store of engines with placements,
+    the dictionary, version policies and enrolments, and with --settings the settings. Secrets are
+    among them: only its owner can read it. A journal in PostgreSQL needs a backup of its own.
+    """
+    from gateway.backup import back_up
+
+    _print_backup(target, back_up(state or gateway_state(), target, settings))
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A backup.")],
+    state: State = None,
+    settings: Settings = None,
+) -> None:
+    """Replace what the gateway keeps by a backup, while it is stopped.
+
+    What happened since the backup is lost: jobs are submitted again, and engines, policies,
+    enrolments and revocations made again. Jobs that were running then continue from there.
+    The files before move to a folder replaced-… in the state directory.
+    """
+    from gateway.backup import restore as restore_backup
+
+    _print_backup(source, restore_backup(state or gateway_state(), source, settings))
+
+
+def _print_backup(folder: Path, made: Backup) -> None:
+    print_facts(
+        [
+            ("backup", str(folder)),
+            ("of", made.state),
+            ("made at", _format_time(made.made_at)),
+            ("journal", "included" if made.has_journal else "in PostgreSQL, not included"),
+            ("files", f"{len(made.files):,}"),
+            ("size", f"{made.bytes / 1e6:,.1f} MB"),
+        ]
+    )
+
+
+def _fault(read: Callable[[], object]) -> str:
+    """Return why a state file cannot be read; empty if it can."""
+    from synergai.profiles.store import DictionaryDamaged
+
+    try:
+        read()
+    except (StateDamaged, DictionaryDamaged) as error:
+        return f"damaged: {error.fault}"
+    except SynergaiError as error:
+        return str(error)
+    return ""
 
 
 _MONITORING: Final = (
@@ -198,5 +322,8 @@ app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")
 app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --ttl 30m[/bold]")(
     enroll
 )
+app.command(epilog="Example: [bold]synergai gateway check[/bold]")(check)
+app.command(epilog="Example: [bold]synergai gateway backup /backups/today[/bold]")(backup)
+app.command(epilog="Example: [bold]synergai gateway restore /backups/today[/bold]")(restore)
 app.command(epilog="Example: [bold]synergai gateway monitoring monitoring/[/bold]")(monitoring)
 app.add_typer(workers_app, name="workers")

@@ -32,13 +32,16 @@ makes no job faster, and has the gateway grow until it is full: at 100 jobs a mi
 takes 12 minutes, and SQLite's default of 2,000 the first hour."""
 _SECTOR: Final = 512
 _NAME: Final = "synergai-journal"
+_OPEN: Final = "open"
+_RESTORING: Final = "restoring"
 
 
 class Mark(NamedTuple):
-    """What the database contains at least."""
+    """What the database contains at least, and whether a restore has begun but not ended."""
 
     epoch: int = 0
     commits: int = 0
+    restoring: bool = False
 
 
 class InvalidMarker(Exception):
@@ -98,7 +101,8 @@ class Marker:
 
 
 def _encode(mark: Mark) -> bytes:
-    fields = f"{_NAME} {schema.VERSION} open {mark.epoch} {mark.commits}"
+    state = _RESTORING if mark.restoring else _OPEN
+    fields = f"{_NAME} {schema.VERSION} {state} {mark.epoch} {mark.commits}"
     return f"{fields} {zlib.crc32(fields.encode()):08x}".ljust(_SECTOR - 1).encode() + b"\n"
 
 
@@ -110,8 +114,8 @@ def _decode(sector: bytes) -> Mark | None:
     _, version, *rest = fields.split()
     if version != str(schema.VERSION):
         raise schema.WrongVersion(f"it has version {version}")
-    _, epoch, commits = rest
-    return Mark(int(epoch), int(commits))
+    state, epoch, commits = rest
+    return Mark(int(epoch), int(commits), state == _RESTORING)
 
 
 class OpenedJournal(NamedTuple):
@@ -176,6 +180,8 @@ def check_files(directory: Path) -> Mark | None:
         mark = read_marker(directory / MARKER)
     except InvalidMarker:
         raise JournalDamaged(path, f"{directory / MARKER} is not a marker") from None
+    if mark is not None and mark.restoring:
+        raise JournalDamaged(path, "a restore was interrupted; run it again")
     if is_empty(path):
         if mark is not None and mark.commits:
             raise JournalDamaged(path, "the file is missing or empty, but jobs were recorded in it")
@@ -184,7 +190,9 @@ def check_files(directory: Path) -> Mark | None:
     return mark
 
 
-def check_content(connection: apsw.Connection, path: Path, mark: Mark | None) -> None:
+def check_content(
+    connection: apsw.Connection, path: Path, mark: Mark | None, *, thorough: bool = False
+) -> None:
     """Check the content of a database against its checksums and the mark, if there is one."""
     try:
         version = schema.read_version(connection)
@@ -203,7 +211,7 @@ def check_content(connection: apsw.Connection, path: Path, mark: Mark | None) ->
             f"the last {mark.commits - commits:,} of {mark.commits:,} commits are lost; {LOG} is "
             "missing or damaged, or another journal took its place",
         )
-    if version and (fault := find_damage(connection)):
+    if version and (fault := find_damage(connection, thorough=thorough)):
         raise JournalDamaged(path, fault)
 
 

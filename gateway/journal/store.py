@@ -86,8 +86,9 @@ class JournalDamaged(JournalBroken):
 
     def __init__(self, path: object, fault: str) -> None:
         super().__init__(
-            f"the journal {path} is damaged: {fault}. Nothing was changed. docs/guide/journal.md "
-            "has the ways out"
+            f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai gateway "
+            "check' for details, and 'synergai gateway restore FOLDER' with a backup; "
+            "docs/guide/journal.md has the other ways out"
         )
         self.fault = fault
 

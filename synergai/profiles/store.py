@@ -5,7 +5,7 @@ Several processes use the database at once.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
@@ -110,11 +110,21 @@ class DictionaryStore:
         """Close the database; idempotent."""
         self._connection.close()
 
-    def check(self) -> None:
+    def check(self, *, thorough: bool = False) -> None:
         """Read the whole file and check it."""
         with self._translated():
-            if fault := database.find_damage(self._connection):
+            if fault := database.find_damage(self._connection, thorough=thorough):
                 raise self._damaged(fault)
+
+    def copy(self, path: Path) -> None:
+        """Copy the database to a new file."""
+        path.touch(0o600)
+        with (
+            self._translated(),
+            closing(database.connect(path, create=True)) as target,
+            target.backup("main", self._connection, "main") as copy,
+        ):
+            copy.step()
 
     def changed_by_others(self) -> bool:
         """Return whether another process has changed the database since it was last read."""

@@ -66,17 +66,25 @@ def transaction(connection: apsw.Connection, *, writes: bool) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def find_damage(connection: apsw.Connection) -> str:
+def find_damage(connection: apsw.Connection, *, thorough: bool = False) -> str:
     """Read all pages and check them; return what is wrong, empty if nothing is."""
     if connection.reserve_bytes() != _CHECKSUM_BYTES:
         return "its pages have lost their checksums"
+    return "; ".join(find_faults(connection, thorough=thorough))
+
+
+def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[str]:
+    """Read all pages and check them; return what is wrong, for people."""
     try:
-        found = [row[0] for row in connection.execute(f"PRAGMA quick_check({_MAX_FAULTS})")]
+        check = "integrity_check" if thorough else "quick_check"
+        found = [row[0] for row in connection.execute(f"PRAGMA {check}({_MAX_FAULTS})")]
+        if thorough and connection.execute("PRAGMA foreign_key_check").fetchone():
+            found.append("a row refers to a job that does not exist")
     except (apsw.BusyError, apsw.LockedError):
         raise
     except apsw.Error as error:
-        return describe(error)
-    return "; ".join(fault for fault in found if fault != "ok")
+        return [describe(error)]
+    return [fault for fault in found if fault != "ok"]
 
 
 def is_damage(error: apsw.Error) -> bool:

@@ -60,6 +60,10 @@ VALUES = {
         *("gateway.serviceAccount.annotations.role=store", "gateway.options.policy=malleable"),
         *group(**{"pod.runtimeClassName": "nvidia", "resources.limits.nvidia\\.com/gpu": "1"}),
     ],
+    "backup": [
+        *(*INSECURE, "backup.claim=copies", "gateway.dataClaim=shared"),
+        "gateway.pod.priorityClassName=high",
+    ],
     "dashboard": [*INSECURE, "monitoring.dashboard.enabled=true"],
     "longest names": [
         *(*INSECURE, f"fullnameOverride={'x' * 40}", *group("y" * 15)),
@@ -153,6 +157,8 @@ def test_agents_of_a_prefixed_base_connect_to_its_gateway(tmp_path: Path) -> Non
         (["monitoring.serviceMonitor.enabled=please"], "/monitoring/serviceMonitor/enabled"),
         (["monitoring.serviceMonitor.interval=30"], "/monitoring/serviceMonitor/interval"),
         ([f"fullnameOverride={'x' * 41}"], "/fullnameOverride"),
+        (["backup.schedule=hourly"], "/backup/schedule"),
+        (["backup.claim=a", "gateway.journalSecret=b"], "/backup/claim"),
         (["certificates.issuer=ca", "agents.tlsSecret=a"], "/gateway/tlsSecret"),
         (["certificates.issuer=ca", "gateway.tlsSecret=a"], "/agents/tlsSecret"),
         (["agents.groups[0].name=x86"], "/agents/groups"),
@@ -229,6 +235,19 @@ def test_policy_concerns_agents_of_its_release_only() -> None:
     found = [at for at, line in enumerate(lines) if line.strip() == 'synergai/agent: "true"']
     assert found
     assert all("app.kubernetes.io/instance: synergai" in lines[at - 1] for at in found)
+
+
+@needs_helm
+def test_backup_has_the_claim_of_inputs_and_results() -> None:
+    [backup] = [
+        text
+        for text in rendered(*INSECURE, "backup.claim=copies", "gateway.dataClaim=shared").split(
+            "---\n"
+        )
+        if "kind: CronJob" in text
+    ]
+    assert "mountPath: /var/lib/synergai/data" in backup
+    assert "claimName: shared" in backup
 
 
 @needs_helm

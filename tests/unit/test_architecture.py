@@ -64,6 +64,7 @@ ORDER = {
         "calls",
         "grpc_server",
         "standby",
+        "backup",
         "components",
         "app",
         "server",

@@ -55,8 +55,8 @@ def test_every_command_and_its_options_are_described(generated: dict[str, str]) 
     for name in APPLICATIONS:
         assert f"# synergai {name}\n" in generated[f"reference/commands/{name}.md"]
     page = generated["reference/commands/gateway.md"]
-    assert "## synergai gateway uninstall\n" in page
-    assert "| `--purge` | Also remove its settings, jobs and dictionary. |" in page
+    assert "## synergai gateway backup\n" in page
+    assert "| `--settings DIR` | Settings, such as /etc/synergai. |" in page
     assert str(Path.home()) not in page
 
 

@@ -17,6 +17,7 @@ from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
+from gateway.journal.archive import check
 from gateway.journal.files import Reserve, Space
 from gateway.journal.journal import Journal
 from gateway.journal.store import JournalBroken, StoreFull, is_disk_full
@@ -175,13 +176,15 @@ async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
         raise apsw.IOError("disk I/O error")
 
     monkeypatch.setattr("gateway.journal.schema.read_version", fail)
-    # SQLite's error says no more than "disk I/O error"; its connection has the cause.
-    monkeypatch.setattr(
-        "gateway.journal.sqlite_store.is_disk_full",
-        lambda _error, connection: isinstance(connection, apsw.Connection),
-    )
-    with pytest.raises(StoreFull, match=f"{tmp_path} is full"):
-        Journal(tmp_path)
+    for module in ("sqlite_store", "archive"):
+        # SQLite's error says no more than "disk I/O error"; its connection has the cause.
+        monkeypatch.setattr(
+            f"gateway.journal.{module}.is_disk_full",
+            lambda _error, connection: isinstance(connection, apsw.Connection),
+        )
+    for read in (Journal, check):
+        with pytest.raises(StoreFull, match=f"{tmp_path} is full"):
+            read(tmp_path)
 
 
 async def test_broken_disk_breaks_the_journal(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.journal import archive
 from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.schema import VERSION
@@ -79,6 +80,7 @@ async def test_journal_of_a_stopped_or_killed_gateway_is_complete(
     stopped: Path, crashed: Path
 ) -> None:
     for directory in (stopped, crashed):
+        assert not archive.check(directory)
         assert await jobs_in(directory) == JOBS
 
 
@@ -93,8 +95,9 @@ async def test_lost_file_is_noticed_and_nothing_is_changed(
 ) -> None:
     damage(crashed / name)
     before = contents(crashed)
-    with pytest.raises(JournalDamaged, match=r"docs/guide/journal\.md"):
+    with pytest.raises(JournalDamaged, match="gateway restore"):
         Journal(crashed)
+    assert archive.check(crashed)
     assert contents(crashed) == before
 
 
@@ -198,3 +201,4 @@ async def test_marker_of_another_version_is_not_damage(stopped: Path) -> None:
     marker.write_text(f"{fields} {zlib.crc32(fields.encode()):08x}".ljust(511) + "\n")
     with pytest.raises(JournalBroken, match=f"it has version {VERSION + 1}, and this SynergAI"):
         Journal(stopped)
+    assert archive.check(stopped).startswith(f"it has version {VERSION + 1}, ")
