@@ -28,13 +28,20 @@ RESERVE_BYTES: Final = 4 * 1024 * 1024
 """About the size of the write-ahead log, which does not grow further once it has been reused."""
 
 
+class StateInUse(Unavailable):
+    """A gateway uses the state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"another gateway uses the state directory {directory}; choose another one (--state)"
+        )
+
+
 def lock(directory: Path) -> int:
     """Create the state directory if it is missing, and lock it; return the descriptor to close."""
     descriptor = lock_directory(directory, LOCK)
     if descriptor is None:
-        raise Unavailable(
-            f"another gateway uses the state directory {directory}; choose another one (--state)"
-        )
+        raise StateInUse(directory)
     return descriptor
 
 
