@@ -28,9 +28,7 @@ from demo.local_fleet import LocalFleet
 from gateway.entry.access.authenticator import Authenticator, PeerCertificate
 from gateway.entry.access.methods import METHODS
 from gateway.entry.access.table import LiveTable
-from gateway.entry.admission import Admission
 from gateway.entry.call_guard import CallGuard
-from synergai.runtime.clock import Clock
 from synergai.wire.rpc import channel_options
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
     signed = jwt.encode(claims, key, "ES256", {"kid": "1"})
     async with AsyncExitStack() as stack:
         authenticator = Authenticator(LiveTable(write_table(folder, keys)), stack)
-        call_guard = CallGuard(authenticator, Admission(1, 1, Clock()), None)
+        call_guard = CallGuard(authenticator, None)
 
         def admitted(token: str) -> Callable[[], Awaitable[object]]:
             return lambda: call_guard.admit(METHODS[METHOD], [f"Bearer {token}"], None)

@@ -82,8 +82,7 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     console.print(report.jobs_table(jobs, {DEFAULT_POLICY: results, THESIS_POLICY: thesis_results}))
     console.print(
         "[dim]Placement, estimated and actual time: under the default policy; from the first "
-        "dispatch to completion, as estimated then, with the interval that holds 90 % of jobs. "
-        "QoS: from acceptance.[/]"
+        "dispatch to completion, as estimated then. QoS: from acceptance.[/]"
     )
     good, per_second = report.goodput(results)
     for policy, statuses in ((DEFAULT_POLICY, results), (THESIS_POLICY, thesis_results)):
@@ -91,8 +90,7 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
         error = report.estimate_error(statuses)
         console.print(
             f"{policy}: {violated} of {len(statuses)} jobs violated, "
-            f"estimates off by {error:.1%} at the median, "
-            f"{report.within_interval(statuses)} jobs within their interval"
+            f"estimates off by {error:.1%} at the median"
         )
     console.print(
         f"Goodput, {DEFAULT_POLICY}: {good:,} queries of jobs that met their QoS, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from synergai.cli.output import format_interval
+from synergai.cli.output import format_seconds
 from synergai.profiles.dictionary import DISTURBED
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def jobs_table(
             f"{job.qos:.2f} s",
             job.kind,
             ", ".join(dict.fromkeys(e.worker_id for e in result.executions)),
-            format_interval(result.estimated_low_s, result.estimated_high_s) or "-",
+            format_seconds(result.estimated_s) or "-",
             "-" if result.actual_s is None else f"{result.actual_s:.2f} s",
             *map(_verdict, (result, *others)),
         )
@@ -67,17 +67,6 @@ def estimate_error(results: Sequence[JobStatus]) -> float:
         abs(r.estimated_s - r.actual_s) / r.actual_s
         for r in results
         if r.estimated_s is not None and r.actual_s
-    )
-
-
-def within_interval(results: Sequence[JobStatus]) -> int:
-    """Return how many of the jobs took a time within their interval."""
-    return sum(
-        r.estimated_low_s <= r.actual_s <= r.estimated_high_s
-        for r in results
-        if r.actual_s is not None
-        and r.estimated_low_s is not None
-        and r.estimated_high_s is not None
     )
 
 

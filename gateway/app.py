@@ -81,12 +81,10 @@ async def build_jobs(
         fleet.model_control.load,
     )
     stack.push_async_callback(routes.close)
-    budget_bytes = config.data_budget or None
     uploads = InputUploads(
         data,
         journal,
         entry.admission,
-        budget_bytes=budget_bytes,
         memory_bytes=config.max_request_bytes // 2,
     )
     own_inputs = OwnInputs(data, uploads, journal)
@@ -113,7 +111,6 @@ async def build_jobs(
         journal,
         base.clock.unix_now,
         results_kept_s=config.results_kept_s,
-        budget_bytes=budget_bytes,
     )
     tasks.start(retention.run())
     tasks.start(fleet.profiles.watch(fleet.tell_changes))
@@ -325,7 +322,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
 
 
 def _make_tracing(base: SharedComponents) -> Tracing | None:
-    """Return the tracing of requests, if it is configured."""
     config = base.config
     if not config.traces:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from gateway.gateway_settings import GatewaySettings
-from gateway.installer import SERVICE, GatewayInstallation, removal_steps
+from gateway.installer import SERVICE, find_refusal, installation_steps, removal_steps
 from gateway.journal.files import DATABASE, check_leads, is_running
 from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
 from synergai.cli.options import AsJson
@@ -59,47 +59,15 @@ def run(settings: GatewaySettings) -> None:
     serve_instead("gateway.server:GatewayProcess", settings)
 
 
-def install(
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for clients. Default: loopback.")
-    ] = "",
-    hub: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for agents. Default: loopback.")
-    ] = "",
-    work_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of work sockets; 0 picks a free port.")
-    ] = 0,
-    http: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Address for REST and /metrics. Default: loopback."),
-    ] = "",
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Listen beyond loopback although encryption or authentication is missing.",
-        ),
-    ] = False,
-    programs: Programs = None,
-    dry_run: DryRun = False,
-) -> None:
+def install(programs: Programs = None, dry_run: DryRun = False) -> None:
     """Install the gateway as a systemd service and start it. Run it again to update.
 
-    Without addresses and port, an update keeps the previous ones. Addresses that
-    other machines can reach need certificates and an access table, whose settings belong in
-    /etc/synergai/gateway.local.env, or --insecure.
+    Its settings are in /etc/synergai/gateway.env, one SYNERGAI_GATEWAY_… per line. Addresses that
+    other machines can reach need certificates and an access table, or SYNERGAI_GATEWAY_INSECURE.
     """
-    installation = GatewayInstallation(
-        listen=listen,
-        hub=hub,
-        work_port=work_port,
-        http=http,
-        insecure=insecure,
-        programs=str(programs or Path(sys.executable).parent),
-    )
-    done = f"done; see systemctl status {SERVICE}"
-    print_or_execute(installation.steps(Path("/")), done, dry_run=dry_run)
-    if refusal := installation.refusal(Path("/")):
+    steps = installation_steps(str(programs or Path(sys.executable).parent), Path("/"))
+    print_or_execute(steps, f"done; see systemctl status {SERVICE}", dry_run=dry_run)
+    if refusal := find_refusal(Path("/")):
         will = "will refuse" if dry_run else "refuses"
         typer.echo(f"the gateway {will} to start: {refusal}", err=not dry_run)
 
@@ -349,7 +317,7 @@ def _format_time(at: float) -> str:
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
 app.callback(invoke_without_command=True)(settings_command(GatewaySettings, run))
-app.command(epilog="Example: [bold]synergai gateway install --hub 0.0.0.0:8010[/bold]")(install)
+app.command(epilog="Example: [bold]synergai gateway install --dry-run[/bold]")(install)
 app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")(uninstall)
 app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --ttl 30m[/bold]")(
     enroll

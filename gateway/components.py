@@ -7,11 +7,9 @@ Everything is complete when it is built, and knows what was built before it.
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.entry.access.authenticator import Authenticator
@@ -30,18 +28,9 @@ from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files
 from gateway.hub.store.store import EngineStore
 from gateway.journal.data_store import DIRECTORY, DataStore
-from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
-from gateway.monitoring.counts import OTHER
-from gateway.monitoring.metrics import (
-    MetricFamily,
-    Metrics,
-    conflict_family,
-    counter,
-    gauge,
-    worker_families,
-)
+from gateway.monitoring.metrics import Metrics, conflict_family, counter, worker_families
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
 from synergai.core.scheduling.events import ProfilesRemoved
@@ -53,12 +42,10 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from gateway.gateway_settings import GatewaySettings
-    from synergai.profiles.dictionary import ProfileEntry
 
 
 @dataclass(frozen=True)
@@ -107,7 +94,14 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     metrics.add_gauge(
         "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
     )
-    metrics.add(*quota_families(admission))
+    metrics.add(
+        counter(
+            "quota_rejections",
+            "Refusals by tenant and quota.",
+            admission.rejections.items,
+            *("tenant", "quota"),
+        )
+    )
     table = None if config.access is None else LiveTable(config.access)
     listed = table is not None and table.content.workers is not None
     check_exposure(config, workers_are_listed=listed)
@@ -116,15 +110,14 @@ def build_entry(base: SharedComponents) -> EntryComponents:
     return EntryComponents(
         admission,
         table,
-        call_guard=CallGuard(authenticator, admission, audit),
-        agent_call_guard=CallGuard(None, admission, audit),
+        call_guard=CallGuard(authenticator, audit),
+        agent_call_guard=CallGuard(None, audit),
     )
 
 
 def _make_authenticator(
     base: SharedComponents, table: LiveTable, admission: Admission
 ) -> Authenticator:
-    """Return what authenticates callers by the access table, and follow the table."""
     base.tasks.start(table.watch())
     authenticator = Authenticator(table, base.stack)
     base.metrics.add_counter(
@@ -142,7 +135,6 @@ def _make_authenticator(
 
 
 def _open_audit_log(base: SharedComponents) -> AuditLog | None:
-    """Return the audit log, if one is configured."""
     if base.config.audit_log is None:
         return None
     file = AuditFile(base.config.audit_log)
@@ -155,39 +147,6 @@ def _open_audit_log(base: SharedComponents) -> AuditLog | None:
         lambda: file.dropped,
     )
     return log
-
-
-def quota_families(admission: Admission) -> Iterator[MetricFamily]:
-    """Yield the metrics of quotas; tenants without a label of their own have no usage in them."""
-
-    def figures() -> Iterator[tuple[list[str], float, float]]:
-        now = admission.now()
-        for usage in admission.usages():
-            if (label := admission.labels.of(usage.tenant)) != OTHER:
-                for name, used, limit in usage.figures(now):
-                    yield [label, name], used, limit
-
-    labels = ("tenant", "quota")
-    yield counter(
-        "quota_rejections", "Refusals by tenant and quota.", admission.rejections.items, *labels
-    )
-    yield gauge(
-        "quota_used",
-        "What a tenant uses of a quota.",
-        lambda: ((each, used) for each, used, _ in figures()),
-        *labels,
-    )
-    yield gauge(
-        "quota_limit",
-        "Limit of a quota.",
-        lambda: ((each, limit) for each, _, limit in figures()),
-        *labels,
-    )
-
-
-_RETRY_S: Final = 0.2
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -221,7 +180,6 @@ async def open_storage(base: SharedComponents) -> StorageComponents:
         config.state / "uploads",
         location=config.store or str(config.state / "store"),
         remembered=config.state / "store-id",
-        budget_bytes=config.store_budget,
         confirm=journal.confirm,
     )
     stack.push_async_callback(store.close)
@@ -253,32 +211,10 @@ async def _open_journal(base: SharedComponents) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    open_journal = partial(
-        Journal, config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store
-    )
-    journal = await _when_free(open_journal, config.state_wait_s)
+    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal
-
-
-async def _when_free(open_journal: Callable[[], Journal], wait_s: float) -> Journal:
-    """Open the journal once no other gateway uses the state directory.
-
-    In a restart, a service manager may start a gateway before the former one has ended.
-    """
-    deadline = time.monotonic() + wait_s
-    waits = False
-    while True:
-        try:
-            return open_journal()
-        except StateInUse as error:
-            if time.monotonic() >= deadline:
-                raise
-            if not waits:
-                _log.warning("%s; waiting up to %g s for its end", error, wait_s)
-            waits = True
-        await asyncio.sleep(_RETRY_S)
 
 
 async def _open_shared_state(base: SharedComponents, journal: Journal) -> SharedState:
@@ -304,18 +240,6 @@ class FleetComponents:
     policies: PolicyFile
     versions: Versions
     page: PageState
-
-    async def store_profiles(
-        self, storage: StorageComponents, entries: Sequence[ProfileEntry]
-    ) -> None:
-        """Add or replace entries of the dictionary, durably, and tell the core."""
-        await self.profiles.store(entries)
-        await storage.save_state()
-        engines = {entry.engine for entry in entries}
-        await storage.journal.recall_engines(engines)
-        self.catalogue.add_known(engines)
-        for event in self.served_profiles.put(entries):
-            self.dispatcher.post(event)
 
     def tell_changes(self, changes: DictionaryChanges) -> None:
         """Pass changes of the dictionary's file to the core."""
@@ -384,7 +308,7 @@ async def build_fleet(base: SharedComponents, storage: StorageComponents) -> Fle
 
 
 def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue: Catalogue) -> None:
-    metrics, preloads = base.metrics, dispatcher.preloads
+    metrics = base.metrics
     metrics.add_gauge("workers", "Connected workers.", lambda: len(dispatcher.workers))
     metrics.add_gauge(
         "workers_ejected",
@@ -400,15 +324,6 @@ def _register_metrics(base: SharedComponents, dispatcher: Dispatcher, catalogue:
         "variant_crashes",
         "Times that a variant crashed its engine host, and paused on the worker.",
         lambda: dispatcher.variant_crashes,
-    )
-    metrics.add_counter(
-        "preloads", "Sessions loaded before they were needed.", lambda: preloads.loads
-    )
-    metrics.add_counter("preload_seconds", "Time that these loads took.", lambda: preloads.total_s)
-    metrics.add_gauge(
-        "preload_unused_seconds",
-        "Time of the preloads that no query has used so far.",
-        lambda: preloads.unused_s,
     )
     metrics.add(
         *worker_families(dispatcher.workers.values, lambda: dispatcher.core.paces),

@@ -15,7 +15,7 @@ from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel, Size
+from synergai.runtime.setting_types import HUB, Address, Checked, HubAddress, LogLevel
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
 
@@ -47,17 +47,14 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     has_file = True
     panels: ClassVar[dict[str, tuple[str, ...]]] = {
         "Encryption and access": (
-            *("tls_cert", "tls_key", "tls_client_ca", "tls_clients_ca", "http_tls", "access"),
+            *("tls_cert", "tls_key", "tls_client_ca", "tls_clients_ca", "access"),
             *("insecure", "audit_log"),
         ),
         "Scheduling": (
             *("policy", "strict", "objective", "preload", "infeasible", "heartbeat_s"),
             *("worker_wait_s", "routes", "route_planner", "route_objective"),
         ),
-        "Storage": (
-            *("journal", "dictionary", "kept_jobs", "results_kept_s", "data_budget", "store"),
-            "store_budget",
-        ),
+        "Storage": (*("journal", "dictionary", "results_kept_s", "store"),),
         "Connections and limits": (
             *("work_port", "grpc_server", "reflection", "max_message_bytes", "max_requests"),
             *("max_request_bytes", "max_connection_age_s", "drain_s", "probes"),
@@ -131,23 +128,12 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(ge=1 * _MIB),
     ] = 1024 * _MIB
     max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
-    kept_jobs: Annotated[
-        int, "Ended jobs kept in the journal; older ones are deleted.", Meta(ge=0)
-    ] = 100_000
-    store_budget: Annotated[
-        Size, "Limit of the store of engines, such as 50GB; 0 for none.", Meta(ge=0)
-    ] = 0
+    kept_jobs: Annotated[int, Meta(ge=0)] = 100_000  # ended ones in the journal
     results_kept_s: Annotated[
         float,
         "Time for which the inputs and results of jobs over uploads are kept after their end.",
         Meta(ge=0),
     ] = 604_800.0
-    data_budget: Annotated[
-        Size,
-        "Limit of the size of all uploads and results; beyond it, the files of ended "
-        "jobs are deleted earlier, and uploads are refused. 0 for none but the disk.",
-        Meta(ge=0),
-    ] = 0
     routes: Annotated[
         Literal["never", "needed", "auto"],
         "When engines of the store are cut into stages: never, if no worker can hold one whole, or "
@@ -173,7 +159,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 10.0
     tls_cert: Annotated[
         Path | None,
-        "Server certificate (PEM); with --tls-key, it enables TLS for clients and agents.",
+        "Server certificate (PEM); with --tls-key, it enables TLS on all ports.",
     ] = None
     tls_key: Annotated[Path | None, "Private key (PEM) of --tls-cert."] = None
     tls_client_ca: Annotated[
@@ -184,7 +170,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     tls_clients_ca: Annotated[
         Path | None,
         "Certificate authority (PEM) for clients, which then must present a client "
-        "certificate; with --http-tls, on the HTTP port as well.",
+        "certificate, on the HTTP port as well.",
     ] = None
     access: Annotated[
         Path | None,
@@ -202,9 +188,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 0.0
     # Time that calls on such a connection get to complete; 0 for no limit.
     max_connection_age_grace_s: Annotated[float, Meta(ge=0.0)] = 0.0
-    http_tls: Annotated[
-        bool, "Encrypt the HTTP port as well, with the certificate of --tls-cert."
-    ] = False
     insecure: Annotated[
         bool, "Listen beyond loopback although encryption or authentication is missing."
     ] = False
@@ -224,7 +207,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 0.01
     # Services of Kubernetes that select the leader; see `gateway.standby`.
     leader_services: tuple[str, ...] = ()
-    state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
     ready_file: Path | None = None  # see `synergai.runtime.files`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 

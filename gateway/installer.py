@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.entry.access.exposure import check_before_start
@@ -18,7 +17,6 @@ from synergai.runtime.installation import (
     check_programs,
     read_unit,
 )
-from synergai.runtime.setting_types import validate_address
 from synergai.runtime.settings import options_of
 
 if TYPE_CHECKING:
@@ -26,75 +24,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
-"""The settings that the options of an installation give."""
-LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
-"""Further settings, which installations leave alone."""
-_PREFIX: Final = "SYNERGAI_GATEWAY_"
-_HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
+"""The service's settings, which installations leave alone."""
+_HEADER: Final = "# Settings of the gateway, one SYNERGAI_GATEWAY_… per line.\n"
 SERVICE: Final = "synergai-gateway.service"
 STATE_DIRECTORIES: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
 """State directory of the service's dynamic user: a link, and where it leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayInstallation:
-    """Options of an installation. Without any, the settings of an earlier one stay.
+def installation_steps(programs: str, root: Path) -> Iterator[Step]:
+    """Yield the steps that install the gateway with the programs of a directory."""
+    yield from check_programs(programs, ("synergai",), root)
+    yield WriteFile(ENVIRONMENT, _HEADER, mode=0o640, keep=True)
+    yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, programs))
+    yield RunCommand(("systemctl", "daemon-reload"))
+    yield RunCommand(("systemctl", "enable", SERVICE))
+    # Not `enable --now`: a service that is already running still uses the previous files.
+    yield RunCommand(("systemctl", "restart", SERVICE))
 
-    Attributes:
-        listen: address for clients; empty for the gateway's default, as for the others.
-    """
 
-    listen: str = ""
-    hub: str = ""
-    work_port: int = 0
-    http: str = ""
-    insecure: bool = False
-    programs: str
-
-    def __post_init__(self) -> None:
-        for address in filter(None, (self.listen, self.hub, self.http)):
-            validate_address(address)
-
-    def steps(self, root: Path) -> Iterator[Step]:
-        """Yield the steps that install the gateway."""
-        yield from check_programs(self.programs, ("synergai",), root)
-        settings = self._settings()
-        yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)
-        yield WriteFile(f"{UNITS}/{SERVICE}", read_unit(SERVICE, self.programs))
-        yield RunCommand(("systemctl", "daemon-reload"))
-        yield RunCommand(("systemctl", "enable", SERVICE))
-        # Not `enable --now`: a service that is already running still uses the previous files.
-        yield RunCommand(("systemctl", "restart", SERVICE))
-
-    def refusal(self, root: Path) -> str:
-        """Return why the gateway will refuse to start once it is installed, or nothing."""
-        try:
-            written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
-            written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
-            pairs = dict(line.strip().split("=", 1) for line in written if "=" in line)
-            given = {
-                name: value
-                for name in options_of(GatewaySettings)
-                if (value := pairs.get(GatewaySettings.env_var(name)))
-            }
-            settings = GatewaySettings.load(given)
-            check_before_start(settings)
-        except InvalidInput as error:
-            return str(error)
-        return ""
-
-    def _settings(self) -> list[str]:
-        values = {
-            "LISTEN": self.listen,
-            "HUB": self.hub,
-            "WORK_PORT": self.work_port,
-            "HTTP": self.http,
-            "INSECURE": "true" if self.insecure else "",
+def find_refusal(root: Path) -> str:
+    """Return why the gateway will refuse to start with its settings; empty if it will not."""
+    try:
+        pairs = dict(line.strip().split("=", 1) for line in _lines(root) if "=" in line)
+        given = {
+            name: value
+            for name in options_of(GatewaySettings)
+            if (value := pairs.get(GatewaySettings.env_var(name)))
         }
-        return [f"{_PREFIX}{key}={value}\n" for key, value in values.items() if value]
+        check_before_start(GatewaySettings.load(given))
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
-def _lines(file: Path) -> list[str]:
+def _lines(root: Path) -> list[str]:
+    file = root / ENVIRONMENT.lstrip("/")
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -110,5 +74,4 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
     yield RunCommand(("systemctl", "daemon-reload"))
     if purge:
         yield RemovePath(ENVIRONMENT)
-        yield RemovePath(LOCAL_ENVIRONMENT)
         yield from map(RemovePath, STATE_DIRECTORIES)

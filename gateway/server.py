@@ -15,7 +15,7 @@ from gateway.app import App, build_app
 from gateway.calls.http.app import HttpApp, HttpServer
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
-from gateway.calls.http.pages import monitoring_routes, page_routes
+from gateway.calls.http.monitoring import monitoring_routes
 from gateway.calls.http.rest import RestCalls
 from gateway.calls.servicers.fleet import FleetServicer, PolicyCalls, explain
 from gateway.calls.servicers.health import HealthServicer
@@ -162,7 +162,7 @@ class Gateway:
             self.address,
             self.hub_address,
             hub.work_port,
-            "https" if config.http_tls else "http",
+            "https" if config.tls_cert else "http",
             self.http_address,
             counted(app.jobs.restored, "unfinished job"),
         )
@@ -186,13 +186,13 @@ class Gateway:
         routes = [
             *RestCalls(app.calls, app.engines, bodies).routes(),
             *monitoring_routes(
+                app.engines.metadata.version,
                 app.base.metrics.render,
                 app.engines.is_ready,
                 lambda: app.storage.journal.accepting,
                 lambda: app.storage.store.fault,
                 lambda: (each.difference for each in app.fleet.catalogue.conflicts),
             ),
-            *page_routes(app.engines),
             *fleet_page_routes(
                 FleetFeed(
                     app.fleet.page,
@@ -227,7 +227,6 @@ class Gateway:
                 base.clock,
                 agents.engines,
                 fleet.profiles,
-                partial(fleet.store_profiles, storage),
                 PolicyCalls(fleet.versions, agents.rollouts, fleet.model_control, base.metrics),
                 app.deployments,
             ).handler(),

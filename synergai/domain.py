@@ -252,7 +252,6 @@ class Engine(Struct, frozen=True, kw_only=True):
         samples: size of the sample set that jobs draw their queries from.
         samples_digest: sha256 of its file, labels included, hexadecimal; empty if there is
             none.
-        other_samples: how the sample set differs from that of other workers; empty if it does not.
         query_s: seconds of its fastest query, with one thread, when the worker inspected it; 0 if
             none was computed.
         digest: sha256 of the model file, hexadecimal.
@@ -295,7 +294,6 @@ class Engine(Struct, frozen=True, kw_only=True):
     variants: tuple[Variant, ...] = ()
     unused_variants: tuple[UnusedVariant, ...] = ()
     samples_digest: str = ""
-    other_samples: str = ""
     query_s: float = 0.0
     stage_of: str = ""
     stage_end: int = 0

@@ -177,7 +177,6 @@ class QuotaExceeded(Overloaded):
 
     Args:
         retry_after_s: seconds after which there is room again; None if that is unknown.
-        delay_s: seconds by which servers delay the refusal, since the tenant gets too many.
         asked: what the call asks for, if that alone exceeds the limit.
     """
 
@@ -188,7 +187,6 @@ class QuotaExceeded(Overloaded):
         limit: float,
         retry_after_s: float | None = None,
         *,
-        delay_s: float = 0.0,
         asked: int | None = None,
     ) -> None:
         name, value = repr(tenant or "default"), f"{quota} = {limit:,.12g}"
@@ -201,7 +199,6 @@ class QuotaExceeded(Overloaded):
         self.tenant = tenant
         self.quota = quota
         self.retry_after_s = retry_after_s
-        self.delay_s = delay_s
 
 
 class Unavailable(SynergaiError):

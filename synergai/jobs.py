@@ -147,8 +147,6 @@ class JobStatus:
         finished_at: when it ended, in UTC; None before that.
         waited_s: seconds from acceptance to the first dispatch, or waited so far.
         estimated_s: seconds from the first dispatch to completion, as estimated then.
-        estimated_low_s, estimated_high_s: interval that holds the actual time of 90 % of jobs; None
-            without an estimate.
         actual_s: seconds from the first dispatch to completion; None unless it succeeded.
         violated: it missed its QoS or can no longer meet it.
         excess_s: seconds past its QoS; 0 before it.
@@ -173,8 +171,6 @@ class JobStatus:
     queries_done: int = 0
     waited_s: float = 0.0
     estimated_s: float | None = None
-    estimated_low_s: float | None = None
-    estimated_high_s: float | None = None
     actual_s: float | None = None
     violated: bool = False
     excess_s: float = 0.0

@@ -209,7 +209,7 @@ def _without_home(text: str) -> str:
 def _rest(document: Mapping[str, Any]) -> Iterator[str]:
     yield "# REST\n"
     yield f"{document['info']['description']}"
-    yield "The gateway serves this description as `/openapi.json`, and as a page at `/docs`."
+    yield "The gateway serves this description as `/openapi.json`."
     yield "[Protocol](protocol.md#rest) explains the calls.\n"
     yield f"{document['components']['responses']['Error']['description']}\n"
     for path, item in document["paths"].items():

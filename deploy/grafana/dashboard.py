@@ -211,14 +211,6 @@ ROWS: Final = {
                 (rate("stale_reports_total"), "stale reports"),
             ),
         ),
-        Chart(
-            "Preloaded sessions",
-            "s",
-            (
-                (rate("preload_seconds_total"), "time per second"),
-                (gauge("preload_unused_seconds"), "unused so far"),
-            ),
-        ),
     ),
 }
 """Panels by row."""

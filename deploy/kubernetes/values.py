@@ -24,7 +24,7 @@ _PROGRAMS: Final[dict[str, type[Settings]]] = {
 _SET_BY_TEMPLATES: Final = {
     "gatewayOptions": {
         *("listen", "hub", "work_port", "http", "probes", "state", "journal", "insecure"),
-        *("tls_cert", "tls_key", "tls_client_ca", "http_tls", "access"),
+        *("tls_cert", "tls_key", "tls_client_ca", "access"),
         *("drain_s", "worker_wait_s", "max_request_bytes"),
     },
     "agentOptions": {

@@ -22,7 +22,6 @@ from gateway.fleet.worker import (
     RunAssignment,
     StopAssignment,
 )
-from gateway.monitoring.counts import PreloadCosts
 from synergai.core.scheduling.events import (
     Assignment,
     AssignmentsRevoked,
@@ -50,7 +49,7 @@ from synergai.core.scheduling.events import (
     WorkerLeft,
 )
 from synergai.core.scheduling.state.loads import preload_limit_s
-from synergai.domain import AssignmentId, EngineName, Fault, Job, JobId, Session, WorkerId
+from synergai.domain import AssignmentId, EngineName, Fault, Job, JobId, WorkerId
 from synergai.jobs import JobState
 from synergai.v1 import hub_pb2
 from synergai.wire.converters import session_to_proto
@@ -117,7 +116,6 @@ class Dispatcher:
         self.ejections = 0
         self.variant_crashes = 0
         self._unloaded = unloaded
-        self.preloads = PreloadCosts()
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
@@ -272,7 +270,6 @@ class Dispatcher:
         worker.in_flight.clear()
         if self.workers.get(worker.id) is worker:
             del self.workers[worker.id]
-            self.preloads.left(worker.id)
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
@@ -356,8 +353,6 @@ class Dispatcher:
         requests = handler.requests(assignment.first, assignment.count)
         holds = handler.holds_outputs and bool(worker.peer_address)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now, holds)
-        if self.preloads.waiting or self.preloads.loading:
-            self.preloads.used(worker.id, Session(assignment.engine, assignment.configuration))
         worker.orders.put(
             RunAssignment(assignment, requests, handler.inputs_follow, holds, handler.pull)
         )
@@ -380,7 +375,6 @@ class Dispatcher:
             limit_s=preload_limit_s(load.estimate_s),
         )
         worker.control.put(hub_pb2.GatewayControl(load=order))
-        self.preloads.ordered(worker.id, session, load.estimate_s)
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
         """Stop an assignment that runs elsewhere from now on; its reports are stale."""

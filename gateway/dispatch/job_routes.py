@@ -322,7 +322,6 @@ class JobRoutes:
     # --- what is known ----------------------------------------------------------------------
 
     def _workers(self, stages: Iterable[Engine]) -> list[ConnectedWorker]:
-        """Return the workers that may run one of the stages."""
         ids = {id_ for stage in stages for id_ in self._catalogue.workers_with(stage.name)}
         workers = map(self._fleet.get, sorted(ids))
         return [each for each in workers if each is not None and not each.draining]

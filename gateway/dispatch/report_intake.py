@@ -209,14 +209,12 @@ def count_run(worker: ConnectedWorker, estimate_s: float, run_s: float) -> None:
 
 
 def _count(worker: ConnectedWorker, completed: CompletedQueries) -> None:
-    """Count newly completed queries of a worker, and charge their engine at its next heartbeat."""
+    """Count newly completed queries of a worker."""
     busy_s = completed.compute_s / completed.batch
     computed_s, queries = worker.computed.get(completed.engine, (0.0, 0))
     worker.computed[completed.engine] = computed_s + busy_s, queries + completed.queries
     worker.queries_done += completed.queries
     worker.busy_s += busy_s
-    if worker.power.meter:
-        worker.power.add_compute(completed.engine, busy_s)
 
 
 def apply_progress(

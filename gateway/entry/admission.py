@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded, QuotaExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gateway.entry.access.table import AccessTable, Quota
     from synergai.runtime.clock import Clock
-
-_PROMPT_REFUSALS_PER_S: Final = 50.0
-"""Refusals of a tenant that are sent at once; further ones are delayed."""
-_REFUSAL_DELAY_S: Final = 0.25
-"""Delay of these, which is also the default retry delay for clients."""
 
 
 class TenantUsage:
@@ -33,11 +27,9 @@ class TenantUsage:
     ) -> None:
         self.tenant = tenant
         self._on_rejection = on_rejection
-        self.in_flight = self.streams = self.jobs = self.stored_bytes = 0
-        self.connections: dict[str, int] = {}
+        self.in_flight = self.jobs = 0
         self._rates: dict[str, TokenBucket] = {}
         self.change_quota(quota, now)
-        self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
 
     def change_quota(self, quota: Quota, now: float) -> None:
         """Apply other limits; current usage is kept."""
@@ -52,7 +44,7 @@ class TenantUsage:
     def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
         """Count a request, towards the rates only if it was not charged before."""
         quota = self.quota
-        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
+        self._check("requests_in_flight", self.in_flight, quota.requests_in_flight)
         if not charged:
             self._take_rates(size_bytes, now)
         self.in_flight += 1
@@ -61,105 +53,57 @@ class TenantUsage:
         """Free the room of a request."""
         self.in_flight -= 1
 
-    def start_stream(self, now: float) -> None:
-        """Count a stream."""
-        self._check("streams", self.streams, self.quota.streams, now)
-        self.streams += 1
-
-    def end_stream(self) -> None:
-        """Free the room of a stream."""
-        self.streams -= 1
-
-    def start_call(self, connection: str, now: float) -> None:
-        """Count a call on a connection."""
-        calls = self.connections.get(connection, 0)
-        if not calls:
-            self._check("connections", len(self.connections), self.quota.connections, now)
-        self.connections[connection] = calls + 1
-
-    def end_call(self, connection: str) -> None:
-        """Free the room of a call, and of its connection after the last call."""
-        self.connections[connection] -= 1
-        if not self.connections[connection]:
-            del self.connections[connection]
-
-    def start_job(self, queries: int, now: float) -> None:
+    def start_job(self, queries: int) -> None:
         """Count a job."""
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
-            self._refuse("queries_per_job", self.quota.queries_per_job, now, asked=queries)
-        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
+            self._refuse("queries_per_job", self.quota.queries_per_job, asked=queries)
+        self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs)
         self.jobs += 1
 
     def end_job(self) -> None:
         """Free the room of a job."""
         self.jobs -= 1
 
-    def store(self, used: int, added: int, now: float) -> None:
-        """Count stored bytes, and those to store in addition."""
-        self.stored_bytes = used
+    def check_stored(self, used: int, added: int) -> None:
+        """Check that bytes may be stored in addition to those that are."""
         limit = self.quota.stored_bytes
-        if added and limit is not None and used + added > limit:
-            self._refuse("stored_bytes", limit, now, asked=added if added > limit else None)
+        if limit is not None and used + added > limit:
+            self._refuse("stored_bytes", limit, asked=added if added > limit else None)
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing would be lost by forgetting the usage."""
         return not (
             self.in_flight
-            or self.streams
             or self.jobs
-            or self.connections
-            or any(bucket.used(now) > 0 for bucket in (self._refusals, *self._rates.values()))
+            or any(bucket.used(now) > 0 for bucket in self._rates.values())
         )
-
-    def figures(self, now: float) -> Iterator[tuple[str, float, float]]:
-        """Yield name, usage and limit of each quota that has a limit."""
-        quota = self.quota
-        for name, bucket in self._rates.items():
-            yield name, bucket.used(now), bucket.rate
-        for name, used, limit in (
-            ("requests_in_flight", self.in_flight, quota.requests_in_flight),
-            ("streams", self.streams, quota.streams),
-            ("connections", len(self.connections), quota.connections),
-            ("unfinished_jobs", self.jobs, quota.unfinished_jobs),
-            ("stored_bytes", self.stored_bytes, quota.stored_bytes),
-        ):
-            if limit is not None:
-                yield name, float(used), float(limit)
 
     def _take_rates(self, size_bytes: int, now: float) -> None:
         costs = {"requests_per_s": 1.0, "bytes_per_s": float(size_bytes)}
         for name, bucket in self._rates.items():
             if wait_s := bucket.wait_s(costs[name], now):
-                self._refuse(name, bucket.rate, now, wait_s)
+                self._refuse(name, bucket.rate, wait_s)
         for name, bucket in self._rates.items():
             bucket.take(costs[name], now)
 
-    def _check(self, name: str, used: int, limit: int | None, now: float) -> None:
+    def _check(self, name: str, used: int, limit: int | None) -> None:
         if limit is not None and used >= limit:
-            self._refuse(name, limit, now)
+            self._refuse(name, limit)
 
     def _refuse(
         self,
         name: str,
         limit: float | None,
-        now: float,
         retry_after_s: float | None = None,
         *,
         asked: int | None = None,
     ) -> NoReturn:
-        delay_s = _REFUSAL_DELAY_S
-        if not self._refusals.wait_s(1.0, now):
-            self._refusals.take(1.0, now)
-            delay_s = 0.0
-        error = QuotaExceeded(
-            self.tenant, name, limit or 0, retry_after_s, delay_s=delay_s, asked=asked
-        )
+        error = QuotaExceeded(self.tenant, name, limit or 0, retry_after_s, asked=asked)
         self._on_rejection(error)
         raise error
 
 
 def _bucket(bucket: TokenBucket | None, rate: float, now: float) -> TokenBucket:
-    """Return a bucket for a rate that continues an earlier one."""
     if bucket is None:
         return TokenBucket(rate, now)
     bucket.change_rate(rate, now)
@@ -315,7 +259,7 @@ class Admission:
         """Count a job; return the usage on which to end it, or None without quotas."""
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.start_job(queries, self._clock.now())
+            usage.start_job(queries)
         return usage
 
     def restore_job(self, tenant: str) -> TenantUsage | None:
@@ -326,35 +270,11 @@ class Admission:
         usage.jobs += 1
         return usage
 
-    def store(self, tenant: str, used: int, added: int = 0) -> None:
-        """Count the bytes that a tenant stores, and those to store in addition."""
+    def check_stored(self, tenant: str, used: int, added: int) -> None:
+        """Check that a tenant may store bytes in addition to those that it does."""
         usage = self._usage_of(tenant)
         if usage is not None:
-            usage.store(used, added, self._clock.now())
-
-    @contextmanager
-    def call(self, tenant: str, connection: str, *, stream: bool = False) -> Iterator[None]:
-        """Count a call while the context is open."""
-        usage = self._usage_of(tenant)
-        if usage is None:
-            yield
-            return
-        now = self._clock.now()
-        with ExitStack() as started:
-            usage.start_call(connection, now)
-            started.callback(usage.end_call, connection)
-            if stream:
-                usage.start_stream(now)
-                started.callback(usage.end_stream)
-            yield
-
-    def usages(self) -> Iterator[TenantUsage]:
-        """Return the usage of the tenants that are tracked."""
-        return iter(self._usages.values())
-
-    def now(self) -> float:
-        """Return the current time of the quotas' clock, in monotonic seconds."""
-        return self._clock.now()
+            usage.check_stored(used, added)
 
     def _usage_of(self, tenant: str) -> TenantUsage | None:
         if self._table is None:

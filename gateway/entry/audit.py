@@ -389,10 +389,6 @@ def _describe_job(call: AuditedCall, _request: Any, job: Any) -> None:
     call.object, call.tenant = job.id, job.spec.tenant
 
 
-def _describe_entries(call: AuditedCall, request: Any, _response: Any) -> None:
-    call.object = ",".join(sorted({entry.engine for entry in request.entries}))
-
-
 def _describe_policy(call: AuditedCall, _request: Any, policy: Any) -> None:
     """Name the version that requests get from now on, or a share of them."""
     version = policy.rollout.version or policy.base
@@ -409,7 +405,6 @@ _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None] | None]] = {
     f"{_JOBS}/Upload": None,  # the service names the upload by the stream's first message
     f"{_OIP}/RepositoryModelLoad": None,  # the request names the engine
     f"{_OIP}/RepositoryModelUnload": None,
-    "/synergai.v1.Fleet/PutDictionary": _describe_entries,
     "/synergai.v1.Fleet/ForgetEngine": None,
     "/synergai.v1.Store/Publish": _describe_version,
     "/synergai.v1.Store/Place": _describe_version,

@@ -1,16 +1,8 @@
-"""Authentication, permission, quotas and audit of calls, over gRPC and HTTP."""
+"""Authentication, permission and audit of calls, over gRPC and HTTP."""
 
 from __future__ import annotations
 
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    aclosing,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
-from functools import partial
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.datastructures import Headers
@@ -22,7 +14,7 @@ from gateway.entry.access.authenticator import (
     PeerCertificate,
     peer_certificate,
 )
-from gateway.entry.access.caller import bind_caller, current_caller
+from gateway.entry.access.caller import bind_caller
 from gateway.entry.access.methods import METHODS, ROUTES, Permission, check_call
 from gateway.entry.audit import AuditedCall, AuditLog, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
@@ -30,18 +22,12 @@ from synergai.wire import rpc
 from synergai.wire.server_call import ServerCall, SocketPeer, behaviour_of, with_behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import grpc
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.entry.admission import Admission
-
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Around: TypeAlias = Callable[
-        [Any, ServerCall], AbstractAsyncContextManager[Callable[[Any], None] | None]
-    ]
-    """Called with request and context; the value of its context, if any, with each response."""
 
 PEER: Final = "peer"
 """Key of the request's state: the connection's `SocketPeer`."""
@@ -52,13 +38,10 @@ _CHANGES: Final = frozenset(
 
 
 class CallGuard:
-    """What each call passes before its handler: `audit`, `admit` and `count`, in this order."""
+    """What each call passes before its handler: `audit` and `admit`, in this order."""
 
-    def __init__(
-        self, authenticator: Authenticator | None, admission: Admission, log: AuditLog | None
-    ) -> None:
+    def __init__(self, authenticator: Authenticator | None, log: AuditLog | None) -> None:
         self._authenticator = authenticator
-        self._admission = admission
         self._log = log
 
     @property
@@ -86,14 +69,6 @@ class CallGuard:
             bind_caller(caller)  # first: the audit log of a refusal has the caller
             check_call(permission, caller)
 
-    def count(
-        self, permission: Permission | None, peer: str, *, stream: bool = False
-    ) -> AbstractContextManager[None]:
-        """Return a context in which the call of the bound caller counts, unless it is public."""
-        if self._authenticator is None or (permission is not None and permission.public):
-            return nullcontext()
-        return self._admission.call(current_caller().tenant, peer, stream=stream)
-
 
 class CallGuardInterceptor:
     """Lets gRPC calls pass to their handlers.
@@ -119,32 +94,11 @@ class CallGuardInterceptor:
         except SynergaiError as error:
             with _recording(None if call is None else GrpcRecord(call, None)):
                 await rpc.abort(context, error)
-        if handler is None:
-            return None
-        stream = bool(handler.request_streaming)
-        count = partial(self._call_guard.count, permission, peer.address, stream=stream)
-        return _surrounded(handler, partial(_counted, call, count))
-
-
-@asynccontextmanager
-async def _counted(
-    call: AuditedCall | None,
-    count: Callable[[], AbstractContextManager[None]],
-    request: object,
-    context: ServerCall,
-) -> AsyncGenerator[Callable[[Any], None] | None, None]:
-    record = None if call is None else GrpcRecord(call, request)
-    with _recording(record):
-        try:
-            with count():
-                yield None if record is None else record.on_response
-        except SynergaiError as error:
-            await rpc.abort(context, error)
+        return handler if handler is None or call is None else _recorded(handler, call)
 
 
 @contextmanager
 def _recording(record: GrpcRecord | None) -> Iterator[None]:
-    """Record what ends a call."""
     try:
         yield
     except BaseException as error:
@@ -153,27 +107,26 @@ def _recording(record: GrpcRecord | None) -> Iterator[None]:
         raise
 
 
-def _surrounded(handler: Handler, around: Around) -> Handler:
-    """Return a handler that handles calls with `handler` inside the context of `around`."""
+def _recorded(handler: Handler, call: AuditedCall) -> Handler:
+    """Return a handler that handles a call like `handler`, and records it in the audit log."""
     inner = behaviour_of(handler)
 
-    async def surrounded(request: Any, context: ServerCall) -> Any:
-        async with around(request, context) as responded:
+    async def recorded(request: Any, context: ServerCall) -> Any:
+        record = GrpcRecord(call, request)
+        with _recording(record):
             responses = inner(request, context)
             if not hasattr(responses, "__aiter__"):
                 response = await responses
-                if responded is not None:
-                    responded(response)
+                record.on_response(response)
                 return response
             async with aclosing(responses):
                 async for response in responses:
-                    if responded is not None:
-                        responded(response)
+                    record.on_response(response)
                     await context.write(response)
                     del response
-            return None
+        return None
 
-    return with_behaviour(handler, surrounded)
+    return with_behaviour(handler, recorded)
 
 
 class CallGuardMiddleware:
@@ -196,8 +149,7 @@ class CallGuardMiddleware:
             authorization = Headers(scope=scope).getlist(AUTHORIZATION)
             certificate = peer_certificate(peer_of(scope).certificate)
             await self._call_guard.admit(self._permission, authorization, certificate)
-            with self._call_guard.count(self._permission, peer):
-                await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
         except SynergaiError as error:
             if call is not None:
                 call.fail(error, change=change)

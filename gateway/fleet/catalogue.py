@@ -387,7 +387,6 @@ class Catalogue:
         return True
 
     def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
-        """Choose the description of an engine in service; return the engine per worker."""
         offers = self._offers[name]
         before = offers.record()
         resolved = offers.resolve(self._stored(name))
@@ -408,7 +407,6 @@ class Catalogue:
         return resolved
 
     def _on_asked(self, name: EngineName) -> None:
-        """Commit the description of an engine that a client has asked for."""
         offers = self._offers[name]
         if not offers.committed:
             offers.committed = True

@@ -183,25 +183,6 @@ class CommittedDescription(Struct, frozen=True, kw_only=True):
     holders: tuple[WorkerId, ...]
 
 
-def _mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
-    """Return the engine of each worker, with how its samples differ from those of the first.
-
-    Such a worker is used all the same, since requests bring their own inputs.
-    """
-    marked = dict(engines)
-    known = [(worker, each) for worker, each in marked.items() if each.samples_digest]
-    for worker, each in known[1:]:
-        there, first = known[0]
-        if each.samples_digest != first.samples_digest:
-            text = (
-                f"its samples or labels are not those of {there}: a samples.npz of "
-                f"{_shown(each.samples_digest)} instead of {first.samples_digest[:DIGEST_SHOWN]}…; "
-                "accuracies measured on them are not compared, and jobs over samples mix both"
-            )
-            marked[worker] = replace(each, other_samples=text)
-    return marked
-
-
 _MAX_HOLDERS: Final = 256
 """Workers remembered per description; absent ones may never return."""
 
@@ -277,7 +258,6 @@ class EngineOffers:
             else:
                 serving[worker_id] = self._served(worker_id, engine)
                 self._holders[worker_id] = None
-        serving = _mark_other_samples(serving.items())
         self.engine = _merged(serving.values())
         if not self.by_worker and not self.committed:  # no client knows it
             self.forget_description()
@@ -324,7 +304,6 @@ class EngineOffers:
         self.description = None if chosen is None else Description.of(chosen)
 
     def _complete(self, candidates: Iterable[Engine]) -> None:
-        """Add the variants to the description that only some workers have."""
         if self.description is None:
             return
         for engine in candidates:

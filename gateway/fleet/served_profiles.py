@@ -74,7 +74,6 @@ class ServedProfiles:
             yield ProfilesAdded(tuple(returned))
 
     def _is_replaced(self, entry: ProfileEntry, engine: Engine) -> bool:
-        """Return whether an entry is no longer used, now that a worker serves `engine`."""
         known = self._profiles.completed(entry)
         return not _may_be_of(known, engine) and self._is_of_other_file(known)
 
@@ -119,7 +118,6 @@ class ServedProfiles:
 
 
 def _may_be_of(entry: ProfileEntry, engine: Engine) -> bool:
-    """Return whether an entry may be of the model file of a worker's engine."""
     digest = _digest(engine, entry.configuration.variant)
     return not entry.digest or digest in {None, "", entry.digest}
 

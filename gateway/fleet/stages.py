@@ -142,7 +142,6 @@ class StageChains:
         return found
 
     def _matching(self, engine: EngineName) -> list[Engine]:
-        """Return the stages of an engine that are in service and fit each other."""
         names = (each for each in self.names(engine) if each not in self.retired)
         serving = map(self._in_service.get, names)
         return matching_stages(each for each in serving if each is not None)

@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class WorkerPower:
-    """Power of a worker's machine, as reported by its agent, and the energy of each engine.
-
-    The energy of a process cannot be measured. An engine is charged the machine's mean power, idle
-    power included, for its compute time. Energy used while nothing computes is the machine's only.
+    """Power of a worker's machine, as reported by its agent.
 
     Attributes:
         joules: energy since the agent started; None if not measured.
-        engines: energy since the worker joined, in joules, by engine.
     """
 
     mode: str = ""
@@ -49,27 +45,12 @@ class WorkerPower:
     meter: str = ""
     watts: float | None = None
     joules: float | None = None
-    engines: dict[EngineName, float] = field(default_factory=dict)
-    _computed: dict[EngineName, float] = field(default_factory=dict)
-    _metered_at: float = 0.0
 
-    def add_compute(self, engine: EngineName, seconds: float) -> None:
-        """Record compute time of an engine, which a meter charges at the next heartbeat."""
-        self._computed[engine] = self._computed.get(engine, 0.0) + seconds
-
-    def update(self, draw: PowerDraw, now: float) -> None:
-        """Record the power draw of a heartbeat, and charge the engines that computed since."""
+    def update(self, draw: PowerDraw) -> None:
+        """Record the power draw of a heartbeat."""
         if draw.joules < (self.joules or 0.0):
             raise ProtocolViolation("energy must not decrease")
-        if self.joules is not None:
-            # Engines running side by side compute for longer than the elapsed time.
-            elapsed_s = max(now - self._metered_at, sum(self._computed.values()))
-            watts = (draw.joules - self.joules) / elapsed_s if elapsed_s > 0 else 0.0
-            for engine, seconds in self._computed.items():
-                self.engines[engine] = self.engines.get(engine, 0.0) + watts * seconds
         self.watts, self.joules = draw.watts, draw.joules
-        self._computed.clear()
-        self._metered_at = now
 
 
 class RunAssignment(Struct, frozen=True):

@@ -119,7 +119,6 @@ class OfferedEngines:
             await self._journal.forget_engines([engine])
 
     def _apply(self, engines: Mapping[WorkerId, Engine]) -> None:
-        """Set an engine on each worker as the catalogue has resolved it."""
         for worker_id, engine in engines.items():
             connection = self._connections.of_worker(worker_id)
             if connection is None or (worker := connection.worker) is None:
@@ -135,7 +134,7 @@ class OfferedEngines:
 
 
 def _log_change(worker: ConnectedWorker, engine: Engine) -> None:
-    """Log what a worker does not use of an engine from now on, and that it has other samples."""
+    """Log what a worker does not use of an engine from now on."""
     before = worker.engines.get(engine.name)
     where = f"worker {worker.id}: engine {engine.name}"
     if engine.fault:
@@ -146,9 +145,6 @@ def _log_change(worker: ConnectedWorker, engine: Engine) -> None:
         if before is None or before.fault or each not in before.unused_variants:
             what = f"variant {each.variant}" if each.variant else "changed files"
             _log.warning("%s: %s not used: %s", where, what, each.reason)
-    known = before is not None and before.other_samples == engine.other_samples
-    if engine.other_samples and not known:
-        _log.warning("%s: %s", where, engine.other_samples)
 
 
 class ControlReports:
@@ -217,7 +213,7 @@ class ControlReports:
         worker.received_bytes_per_s = heartbeat.sent_bytes_per_s
         worker.peer_links = heartbeat.peers
         if heartbeat.draw is not None:
-            worker.power.update(heartbeat.draw, worker.last_seen_at)
+            worker.power.update(heartbeat.draw)
         ack = hub_pb2.HeartbeatAck(sequence=heartbeat.sequence)
         connection.control.put(hub_pb2.GatewayControl(heartbeat_ack=ack))
         self._model_control.enforce_unloads(worker)
@@ -232,7 +228,6 @@ class ControlReports:
         if change.resident and not refused:
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, change.setup_s, change.bytes)
-            self._dispatcher.preloads.loaded(worker.id, session, change.setup_s)
             self._dispatcher.post(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
@@ -242,7 +237,6 @@ class ControlReports:
         worker.sessions.discard(session)
         dropped = SessionDropped(worker.id, session, change.no_room, change.bytes)
         self._dispatcher.post(dropped, source=worker)
-        self._dispatcher.preloads.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _apply_unusable(self, worker: ConnectedWorker, change: UnusableConfigurations) -> None:

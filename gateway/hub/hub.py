@@ -225,7 +225,6 @@ class Hub:
             self._placements.send(connection)
 
     def _unregister(self, connection: AgentConnection) -> None:
-        """Remove the worker of a connection whose control stream has ended."""
         worker = self._connections.unregister(connection)
         if worker is not None:
             self._reports.worker_left(worker)

@@ -103,7 +103,6 @@ class Rollouts:
     # --- checks ---------------------------------------------------------------------------------
 
     def _begun(self, name: str, version: str, share: float) -> VersionPolicy:
-        """Return the policy of a rollout that may begin, or continue with another share."""
         before = self._versions.policy(name)
         if before.target not in ("", version):
             raise Conflict(

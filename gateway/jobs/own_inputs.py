@@ -198,8 +198,6 @@ class Retention:
 
     Args:
         results_kept_s: time after a job's end for which its inputs and results are kept.
-        budget_bytes: size of all data above which the data of ended jobs is deleted earlier,
-            the oldest first; None for none.
     """
 
     def __init__(
@@ -209,13 +207,11 @@ class Retention:
         now: Callable[[], float],
         *,
         results_kept_s: float,
-        budget_bytes: int | None = None,
     ) -> None:
         self._store = store
         self._journal = journal
         self._now = now
         self._results_kept_s = results_kept_s
-        self._budget_bytes = budget_bytes
 
     async def run(self) -> NoReturn:
         """Delete expired data periodically, until cancelled."""
@@ -235,12 +231,6 @@ class Retention:
             await self._delete(key, "no job used it")
         for key in expired:
             await self._delete(key, "its job ended long ago")
-        for use in uses:
-            over_budget = self._budget_bytes is not None and self._store.bytes > self._budget_bytes
-            if use.finished_at is None or not over_budget:
-                break
-            for key in _keys(use):
-                await self._delete(key, "the budget is used up")
 
     def _find_due(
         self, uses: Sequence[UploadUse], stored: Mapping[DataKey, Stored]

@@ -198,7 +198,6 @@ class StagedFeed:
             self._fail("its inputs can no longer be read")
 
     async def _feed_some(self) -> None:
-        """Read the next inputs once there is room for them."""
         while True:
             most = self._most_queries()
             free = most - self._under_way
@@ -228,7 +227,6 @@ class StagedFeed:
         return await asyncio.to_thread(read_inputs, self._log, first, queries)
 
     def _most_queries(self) -> int:
-        """Return how many queries may be on their way."""
         if not self._sized:
             return FIRST_QUERIES
         most = max(1, min(MOST_QUERIES, MOST_BYTES // self._largest_bytes))
@@ -243,7 +241,6 @@ class StagedFeed:
 
 
 def _first_input(route: Route, data: bytes, header: RequestHeader) -> bytes:
-    """Return the input of the first stage for a request of the client."""
     answers, asked = route.engines[0].exit is not None, asked_of_exit(route, 0)
     is_asked = EXIT in header.message.parameters  # which is not for clients
     if not (asked or is_asked) and (answers or not header.message.outputs):

@@ -203,7 +203,6 @@ class StagedJob:
     # --- events -----------------------------------------------------------------------------
 
     def _begin(self, queries: Sequence[StagedQuery]) -> None:
-        """Let queries begin that have been read."""
         self._queries.update((query.index, query) for query in queries)
         self._execute(self._pipeline.begun(queries[0].index, len(queries)))
 
@@ -296,7 +295,6 @@ class StagedJob:
         queue.add(added)
 
     def _open_queues(self) -> None:
-        """Open the queues of the route that queries take when they begin."""
         self._open[self._number] = [
             StageQueue(
                 self._number,
@@ -331,7 +329,6 @@ class StagedJob:
         )
 
     def _close_former(self) -> None:
-        """Close the queues of former routes that no query is left in."""
         for number, queues in list(self._open.items()):
             if number != self._number and all(queue.is_empty for queue in queues):
                 for queue in self._open.pop(number):

@@ -22,7 +22,7 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.jobs.tracker import WINDOW, EstimateErrors, JobTracker, ProgressRate
+from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.store import StoreFull
 from synergai.domain import REMOVED, EngineName, JobId
 from synergai.errors import EngineUnusable, InvalidInput, JobNotFound, Overloaded, SynergaiError
@@ -149,12 +149,9 @@ class SubmittedJobs:
         self._of_engine: defaultdict[EngineName, dict[JobId, SubmittedJob]] = defaultdict(dict)
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
         self.progress_rate = ProgressRate()
-        self._errors = EstimateErrors()
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
-        for ended in reversed(await self._journal.ended_jobs([JobState.SUCCEEDED], WINDOW)):
-            self._errors.add(ended.estimated_s, ended.actual_s)
         for record in await self._journal.unfinished_jobs():
             usage = self._admission.restore_job(record.spec.tenant)
             job = self._add(self._tracker(record), usage)
@@ -307,8 +304,6 @@ class SubmittedJobs:
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
-        record = tracker.record
-        self._errors.add(record.estimated_s, record.actual_s, tracker.queries_s)
         if job.feed is not None:
             self._tasks.start(self._close_feed(job.feed))
 
@@ -343,7 +338,7 @@ class SubmittedJobs:
         return record.status(self._clock.unix_now())
 
     def _tracker(self, record: RecordedJob) -> JobTracker:
-        return JobTracker(record, self._clock, self._expected_completion, self._errors)
+        return JobTracker(record, self._clock, self._expected_completion)
 
     def _expected_completion(self, job_id: JobId, now: float) -> float | None:
         job = self._unfinished.get(job_id)

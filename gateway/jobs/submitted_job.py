@@ -301,7 +301,6 @@ class SubmittedJob(JobHandler):
     # --- the calls of its run in stages ---------------------------------------------------------
 
     def _note_dispatch(self, assignment: Assignment, now: float) -> None:
-        """Record the first dispatch and the estimate."""
         if self.tracker.record_dispatch(assignment, now):
             self._journal.record_dispatch(self.tracker.record)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gateway.journal.job_record import Executions, QueryRange, RecordedExecution, RecordedJob
 from synergai.jobs import JobState, JobStatus
@@ -20,20 +18,6 @@ if TYPE_CHECKING:
     from synergai.names import EngineName
     from synergai.runtime.clock import Clock
 
-WINDOW: Final = 200
-"""Completed jobs that are remembered."""
-SIMILAR: Final = 2.0
-"""Jobs are similar if their estimates differ by at most this factor."""
-LEAST: Final = 19
-"""Fewest similar jobs whose shortest and longest ratio hold 90 % of further ones."""
-PRIOR: Final = (0.5, 2.0)
-"""Ratios of actual to estimated time, assumed until `LEAST` similar jobs have completed."""
-PRIOR_FIXED_S: Final = 0.05
-"""Seconds to dispatch a job and record its result that `PRIOR` adds at most."""
-SHORT_S: Final = 0.1
-"""Jobs that are expected to take less show what dispatching and recording take."""
-LEAST_SHORT: Final = 5
-"""Fewest short jobs whose median is used."""
 _MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two updates to one watcher.
 
@@ -54,68 +38,14 @@ A job that runs for hours together with requests has thousands of executions. A 
 """
 
 
-class Interval(NamedTuple):
-    """Seconds from a job's first dispatch to completion, at least and at most."""
-
-    low_s: float
-    high_s: float
-
-
-class EstimateErrors:
-    """Learns how long jobs take, compared with their estimates.
-
-    Jobs that made way for others are part of it. The quantiles are order statistics: they hold 90 %
-    of further jobs under any distribution, as long as these resemble the last ones. Only jobs
-    of similar length are compared, since the times of short ones vary by larger factors.
-    """
-
-    def __init__(self) -> None:
-        self._completed = deque[tuple[float, float]](maxlen=WINDOW)
-        self._short = deque[float](maxlen=WINDOW)
-
-    @property
-    def fixed_s(self) -> float:
-        """Median time that short jobs take in addition to that of their queries."""
-        if len(self._short) < LEAST_SHORT:
-            return 0.0
-        return max(0.0, statistics.median(self._short))
-
-    def add(
-        self, estimated_s: float | None, actual_s: float | None, queries_s: float | None = None
-    ) -> None:
-        """Learn from an ended job, unless it had no estimate or was not completed."""
-        if not estimated_s or actual_s is None:
-            return
-        self._completed.append((estimated_s, actual_s))
-        if queries_s is not None and queries_s < SHORT_S:
-            self._short.append(actual_s - queries_s)
-
-    def around(self, estimated_s: float) -> Interval:
-        """Return the interval of a job with this estimate, which may lie outside of it."""
-        ratios = [
-            actual_s / other_s
-            for other_s, actual_s in self._completed
-            if estimated_s <= SIMILAR * other_s and other_s <= SIMILAR * estimated_s
-        ]
-        if len(ratios) >= LEAST:
-            low, *_, high = statistics.quantiles(ratios, n=20)
-            return Interval(estimated_s * low, estimated_s * high)
-        low, high = PRIOR
-        return Interval(
-            estimated_s * min((low, *ratios)),
-            max(estimated_s * high + PRIOR_FIXED_S, estimated_s * max(ratios, default=0.0)),
-        )
-
-
 class JobTracker:
-    """Live record of an unfinished job, with its estimates."""
+    """Live record of an unfinished job, with its estimate."""
 
     def __init__(
         self,
         record: RecordedJob,
         clock: Clock,
         expected: Callable[[JobId, float], float | None],
-        errors: EstimateErrors,
     ) -> None:
         self.id = record.id
         self.spec = record.spec
@@ -124,8 +54,6 @@ class JobTracker:
         self._executions_stale = False
         self._executions = Executions(record.executions)
         self._expected = expected
-        self._errors = errors
-        self.queries_s: float | None = None
         self._choice = ""
         self._watchers: set[asyncio.Event] = set()
 
@@ -161,30 +89,25 @@ class JobTracker:
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
         """Record an assignment; return whether it set the first dispatch or the estimate.
 
-        The estimate and its interval are fixed at the first dispatch at which there is one. Probes,
-        which measure an unprofiled engine, have none.
+        The estimate is fixed at the first dispatch at which there is one. Probes, which measure an
+        unprofiled engine, have none.
         """
         record = self._record
         at = self.clock.to_unix(now)
         dispatched_at = at if record.dispatched_at is None else record.dispatched_at
         estimated_s = record.estimated_s
-        low_s, high_s = record.estimated_low_s, record.estimated_high_s
         if (
             estimated_s is None
             and not assignment.probe
             and (completes_at := self._expected(self.id, now)) is not None
         ):
-            estimated_s = self.queries_s = self.clock.to_unix(completes_at) - dispatched_at
-            estimated_s += self._errors.fixed_s
-            low_s, high_s = self._errors.around(estimated_s)
+            estimated_s = self.clock.to_unix(completes_at) - dispatched_at
         changed = (dispatched_at, estimated_s) != (record.dispatched_at, record.estimated_s)
         if changed or record.state is JobState.QUEUED:
             self._change(
                 state=JobState.RUNNING,
                 dispatched_at=dispatched_at,
                 estimated_s=estimated_s,
-                estimated_low_s=low_s,
-                estimated_high_s=high_s,
             )
         return changed
 

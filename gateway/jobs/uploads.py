@@ -106,7 +106,6 @@ class InputUploads:
         journal: Journal,
         admission: Admission,
         *,
-        budget_bytes: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
         idle_s: float = IDLE_S,
         first_s: float = FIRST_S,
@@ -114,7 +113,6 @@ class InputUploads:
         self._store = store
         self._journal = journal
         self._admission = admission
-        self._budget_bytes = budget_bytes
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
         self._idle_s = idle_s
         self._first_s = first_s
@@ -223,26 +221,18 @@ class InputUploads:
             await self._store.release(opened)
 
     async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
-        """Store the inputs of messages durably."""
         try:
             return await run_to_end(asyncio.to_thread(_store, opened, batch))
         except OSError as error:
             raise self._failure(error) from error
         finally:
             self._store.update(opened)
-            self._admission.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
         if not self._journal.accepting:
             raise StoreFull
-        self._admission.store(tenant, self._store.bytes_of(tenant), size)
-        budget = self._budget_bytes
-        if budget is not None and self._store.bytes + size > budget:
-            raise Overloaded(
-                f"uploads and results have reached the gateway's budget of {budget:,} bytes; try "
-                "later, or delete data (--data-budget)"
-            )
+        self._admission.check_stored(tenant, self._store.bytes_of(tenant), size)
 
     def _failure(self, error: OSError) -> Exception:
         if is_out_of_space(error):

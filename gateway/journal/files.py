@@ -57,7 +57,6 @@ def is_running(directory: Path) -> bool:
 
 
 def _is_held(path: Path) -> bool:
-    """Return whether a gateway holds a file of its state directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -117,8 +117,6 @@ class RecordedJob:
     """Facts recorded of a job. Instants are Unix times.
 
     Attributes:
-        estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
-            `EstimateErrors`.
         stages: see `JobStatus`; recorded at its end.
     """
 
@@ -129,8 +127,6 @@ class RecordedJob:
     dispatched_at: float | None = None
     finished_at: float | None = None
     estimated_s: float | None = None
-    estimated_low_s: float | None = None
-    estimated_high_s: float | None = None
     executions: tuple[RecordedExecution, ...] = ()
     reason: str = ""
     stages: tuple[EngineName, ...] = ()
@@ -167,8 +163,6 @@ class RecordedJob:
             queries_done=sum(execution.count for execution in self.executions),
             waited_s=dispatched_at - self.submitted_at,
             estimated_s=self.estimated_s,
-            estimated_low_s=self.estimated_low_s,
-            estimated_high_s=self.estimated_high_s,
             actual_s=self.actual_s,
             violated=self._is_violated(until),
             excess_s=max(0.0, until - self.deadline_at),

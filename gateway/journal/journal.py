@@ -45,7 +45,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 KEPT_JOBS: Final = 100_000
-"""Default number of ended jobs to keep; older ones are deleted."""
+"""Ended jobs that are kept; older ones are deleted."""
 _PURGE_EVERY: Final = 256
 _PROBE_S: Final = 1.0
 """Seconds between two looks for space on a full disk."""
@@ -198,7 +198,6 @@ class Journal:
     add_engines = _write(operations.add_engines)
     remove_engines = _write(operations.remove_engines)
     forget_engines = _write(operations.forget_engines)
-    recall_engines = _write(operations.recall_engines)
     set_unloaded = _write(operations.set_unloaded)
     set_description = _write(operations.set_description)
     change_documents = _write(operations.change_documents)

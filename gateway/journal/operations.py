@@ -156,14 +156,11 @@ class Accept:
 def record_dispatch(connection: Connection, record: RecordedJob) -> None:
     """Record the first dispatch and the estimate."""
     connection.execute(
-        "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ?, estimated_low_s = ?, "
-        "estimated_high_s = ? WHERE id = ? AND state <= ?",
+        "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
         (
             JobState.RUNNING.value,
             record.dispatched_at,
             record.estimated_s,
-            record.estimated_low_s,
-            record.estimated_high_s,
             record.id,
             JobState.RUNNING.value,
         ),
@@ -233,7 +230,7 @@ def purge(connection: Connection, kept: int) -> None:
 def add_engines(connection: Connection, engines: Collection[EngineName]) -> None:
     """Record engine names, forgotten or not, so that they stay known without a worker."""
     _of_each(connection, "INSERT INTO engines (name) VALUES (?) ON CONFLICT DO NOTHING", engines)
-    recall_engines(connection, engines)
+    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
 
 
 def remove_engines(connection: Connection, engines: Collection[EngineName]) -> None:
@@ -245,11 +242,6 @@ def forget_engines(connection: Connection, engines: Collection[EngineName]) -> N
     """Remove engine names, and record that they are forgotten although they have profiles."""
     remove_engines(connection, engines)
     _of_each(connection, "INSERT INTO forgotten_engines VALUES (?) ON CONFLICT DO NOTHING", engines)
-
-
-def recall_engines(connection: Connection, engines: Collection[EngineName]) -> None:
-    """Record that engines are no longer forgotten."""
-    _of_each(connection, "DELETE FROM forgotten_engines WHERE name = ?", engines)
 
 
 def _of_each(connection: Connection, statement: str, engines: Collection[EngineName]) -> None:
@@ -309,8 +301,8 @@ def descriptions(connection: Connection) -> dict[EngineName, CommittedDescriptio
 
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
-    "dispatched_at, finished_at, estimated_s, estimated_low_s, estimated_high_s, reason, stages, "
-    "upload, max_failures, variant, min_accuracy FROM jobs "
+    "dispatched_at, finished_at, estimated_s, reason, stages, upload, max_failures, variant, "
+    "min_accuracy FROM jobs "
 )
 _ENDED: Final = "WHERE state > 2 AND ((1 << state) & ?) <> 0 "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
@@ -415,7 +407,7 @@ def _to_execution(columns: list[Any]) -> RecordedExecution:
 
 def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> RecordedJob:
     (_, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
-    submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
+    submitted_at, dispatched_at, finished_at, estimated_s, *rest = rest
     reason, stages, upload, max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
     return RecordedJob(
@@ -437,8 +429,6 @@ def _to_record(row: Row, executions: Iterable[RecordedExecution]) -> RecordedJob
         dispatched_at=dispatched_at,
         finished_at=finished_at,
         estimated_s=estimated_s,
-        estimated_low_s=low_s,
-        estimated_high_s=high_s,
         executions=tuple(executions),
         reason=reason,
         stages=tuple(map(EngineName, stages.split())),

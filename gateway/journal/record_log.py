@@ -178,7 +178,6 @@ class RecordLog:
         self._data = self._open_segment(number)
 
     def _cut(self, count: int, end: int, size: int) -> None:
-        """Remove what was appended behind the first `count` records."""
         del self._positions[count:], self._tags[count:], self._lengths[count:]
         last = end >> _SEGMENT_SHIFT
         with suppress(OSError):  # opening the log cuts it as well
@@ -193,7 +192,6 @@ class RecordLog:
             self._cut_segment()
 
     def _extend_index(self) -> None:
-        """Add the durable records that the index lacks."""
         entries = bytearray()
         for number in range(self._index_entries, self._durable):
             entry = self._positions[number], self._tags[number], self._lengths[number]
@@ -249,7 +247,6 @@ class RecordLog:
             os.close(descriptor)
 
     def _record_end(self, number: int) -> int:
-        """Return the position behind a record, in its segment."""
         return self._positions[number] + _HEADER.size + self._lengths[number]
 
     # --- opening --------------------------------------------------------------------------
@@ -320,7 +317,6 @@ class RecordLog:
         self._index_entries = self._durable = len(self._positions)
 
     def _scan(self) -> None:
-        """Take the records that the index lacks."""
         while (segment := self._segment(self._end >> _SEGMENT_SHIFT)).exists():
             with segment.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -43,8 +43,6 @@ CREATE TABLE jobs (
   submitted_at  REAL NOT NULL,
   dispatched_at REAL,
   estimated_s   REAL,
-  estimated_low_s  REAL,
-  estimated_high_s REAL,
   state         INTEGER NOT NULL CHECK (state BETWEEN 1 AND 7),
   finished_at   REAL,
   reason        TEXT NOT NULL DEFAULT '',

@@ -358,18 +358,6 @@ def worker_families(
         "worker",
         "engine",
     )
-    yield counter(
-        "worker_engine_energy_joules",
-        "Energy of the worker's machine while the engine computed.",
-        lambda: (
-            ([worker.id, engine], joules)
-            for worker in workers()
-            for engine, joules in worker.power.engines.items()
-        ),
-        "worker",
-        "engine",
-    )
-
     yield gauge(
         "peer_link_speed_bytes",
         "Bytes per second of the last larger transfer of tensors from a worker to another one.",

@@ -324,9 +324,7 @@ def print_store(content: StoreContent) -> None:
     """Print a table of the versions."""
     columns = ("engine", "version", "digest", "size", "placement", "workers")
     print_table(columns, map(_stored_row, content.engines))
-    used = decimal(content.used_bytes)
-    limit = f" of {decimal(content.budget_bytes)}" if content.budget_bytes else ""
-    typer.echo(f"\n{used}{limit} used")
+    typer.echo(f"\n{decimal(content.used_bytes)} used")
 
 
 def _stored_row(stored: StoredEngine) -> tuple[str | Text, ...]:

@@ -113,8 +113,6 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
             what = f"variant {unused.variant}" if unused.variant else "its changed files"
             text = f"{what}: {unused.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
-        if engine.other_samples:
-            yield "", "", Text(engine.other_samples, "yellow")  # whole: it names two files
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
 

@@ -14,14 +14,7 @@ from rich.text import Text
 
 from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
-from synergai.cli.output import (
-    count_progress,
-    format_interval,
-    format_seconds,
-    print_facts,
-    print_json,
-    print_table,
-)
+from synergai.cli.output import count_progress, format_seconds, print_facts, print_json, print_table
 from synergai.errors import InvalidInput, Unavailable
 from synergai.jobs import JobState
 from synergai.runtime.text import counted, printable
@@ -251,7 +244,7 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
         job.spec.engine_version,
         f"{done}{job.spec.queries:,}",
         format_seconds(job.spec.qos),
-        format_interval(job.estimated_low_s, job.estimated_high_s),
+        format_seconds(job.estimated_s),
         format_seconds(job.actual_s),
         Text(", ").join(text for text in (_state_text(job), deadline_text(job)) if text),
     )
@@ -307,7 +300,7 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         ("QoS", format_seconds(job.spec.qos)),
         ("deadline", deadline_text(job)),
         ("waited", format_seconds(job.waited_s)),
-        ("estimated", _estimated_text(job)),
+        ("estimated", format_seconds(job.estimated_s)),
         ("remaining", format_seconds(job.remaining_s)),
         ("actual", format_seconds(job.actual_s)),
         ("accuracy", "" if job.accuracy is None else f"{job.accuracy:.2%}"),
@@ -321,11 +314,6 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         for index, each in enumerate(job.executions)
     ]
     print_facts((name, value) for name, value in facts if value)
-
-
-def _estimated_text(job: JobStatus) -> str:
-    interval = format_interval(job.estimated_low_s, job.estimated_high_s)
-    return format_seconds(job.estimated_s) + (f", {interval} in 90 % of jobs" if interval else "")
 
 
 def _failures_text(job: JobStatus) -> str:

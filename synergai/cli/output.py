@@ -208,15 +208,6 @@ def format_seconds(value: float | None) -> str:
     return f"{value:.3g} s"
 
 
-def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval of durations, as in 1.2-1.6 s; empty if it is unknown."""
-    least, most = format_seconds(low), format_seconds(high)
-    if not least or not most:
-        return ""
-    unit = most[most.index(" ") :]
-    return f"{least.removesuffix(unit)}-{most}"
-
-
 def format_age(instant: str, now: datetime) -> str:
     """Format the time since an ISO 8601 instant, as in 3 min or 12 d; empty if it is unknown."""
     try:

@@ -183,11 +183,7 @@ class FleetOperations(GatewayConnection):
         from synergai.v1 import store_pb2
 
         response = await self._channel.call(method, store_pb2.ListStoredRequest())
-        return StoreContent(
-            tuple(map(stored_from_proto, response.engines)),
-            response.used_bytes,
-            response.budget_bytes,
-        )
+        return StoreContent(tuple(map(stored_from_proto, response.engines)), response.used_bytes)
 
     async def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
         """Change which workers fetch a version; without selectors, all that have its backend."""

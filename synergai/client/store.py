@@ -96,11 +96,10 @@ class StoredEngine:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """Versions in a store, and the bytes that their content uses of its budget; 0 is no limit."""
+    """Versions in a store, and the bytes that their content uses."""
 
     engines: tuple[StoredEngine, ...]
     used_bytes: int
-    budget_bytes: int
 
 
 def placed_from_proto(message: common_pb2.Placed) -> PlacedEngine:

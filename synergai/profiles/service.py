@@ -15,14 +15,13 @@ from synergai.profiles.dictionary import (
     MAX_ENTRIES,
     OBSERVED,
     ConfigurationDictionary,
-    check_plausible,
     find_implausible,
 )
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.tasks import TaskBag, run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from synergai.domain import Configuration, EngineName, WorkerClass
@@ -88,12 +87,6 @@ class ProfileService:
         self.dictionary = ConfigurationDictionary(self._plausible(stored))
         if len(stored) > MAX_ENTRIES:
             self._warn_of_size(len(stored))
-
-    async def store(self, entries: Sequence[ProfileEntry]) -> None:
-        """Write entries to the file, atomically."""
-        check_plausible(entries)
-        await self._in_thread(partial(self._store.put_all, entries, max_entries=MAX_ENTRIES))
-        self._stored.update(map(key_of, entries))
 
     def record(self, entry: ProfileEntry, digest: str = "") -> None:
         """Write an entry observed by the core in the background, with the current date.

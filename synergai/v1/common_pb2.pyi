@@ -228,7 +228,6 @@ class Engine(_message.Message):
     VARIANTS_FIELD_NUMBER: _builtins.int
     UNUSED_VARIANTS_FIELD_NUMBER: _builtins.int
     SAMPLES_DIGEST_FIELD_NUMBER: _builtins.int
-    OTHER_SAMPLES_FIELD_NUMBER: _builtins.int
     QUERY_S_FIELD_NUMBER: _builtins.int
     STAGE_OF_FIELD_NUMBER: _builtins.int
     STAGE_END_FIELD_NUMBER: _builtins.int
@@ -257,8 +256,6 @@ class Engine(_message.Message):
     """the worker is still inspecting it; `fault` says so as well"""
     samples_digest: _builtins.str
     """sha256 of the sample set with its labels; empty if not known"""
-    other_samples: _builtins.str
-    """from gateways: how it differs from that of other workers"""
     query_s: _builtins.float
     """seconds of its fastest query, with one thread; 0: not known"""
     stage_of: _builtins.str
@@ -304,7 +301,6 @@ class Engine(_message.Message):
         variants: _abc.Iterable[Global___Variant] | None = ...,
         unused_variants: _abc.Iterable[Global___UnusedVariant] | None = ...,
         samples_digest: _builtins.str = ...,
-        other_samples: _builtins.str = ...,
         query_s: _builtins.float = ...,
         stage_of: _builtins.str = ...,
         stage_end: _builtins.int = ...,
@@ -314,7 +310,7 @@ class Engine(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "routes", b"routes", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "too_large", b"too_large", "unused_variants", b"unused_variants", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "exit", b"exit", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "query_s", b"query_s", "routes", b"routes", "samples", b"samples", "samples_digest", b"samples_digest", "stage_end", b"stage_end", "stage_of", b"stage_of", "too_large", b"too_large", "unused_variants", b"unused_variants", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

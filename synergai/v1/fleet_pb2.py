@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from synergai.v1 import common_pb2 as synergai_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17synergai/v1/fleet.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"\xe0\x05\n\x06Worker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworker_class\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.synergai.v1.WorkerState\x12\r\n\x05\x63ores\x18\x04 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x04\x12\x32\n\x0e\x63onfigurations\x18\x06 \x03(\x0b\x32\x1a.synergai.v1.Configuration\x12$\n\x07\x65ngines\x18\x07 \x03(\x0b\x32\x13.synergai.v1.Engine\x12&\n\x08sessions\x18\x08 \x03(\x0b\x32\x14.synergai.v1.Session\x12\x14\n\x0cqueries_done\x18\t \x01(\x04\x12\x14\n\x0clast_heard_s\x18\n \x01(\x01\x12\x12\n\nunprofiled\x18\x0b \x03(\t\x12\x12\n\npower_mode\x18\x0c \x01(\t\x12\x10\n\x08switch_s\x18\r \x01(\x01\x12\r\n\x05meter\x18\x0e \x01(\t\x12\x12\n\x05watts\x18\x0f \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06joules\x18\x10 \x01(\x01H\x01\x88\x01\x01\x12,\n\x08profiles\x18\x11 \x03(\x0b\x32\x1a.synergai.v1.WorkerProfile\x12\x19\n\x11\x65ngines_rss_bytes\x18\x12 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x13 \x01(\x04\x12\x1a\n\x12memory_enforcement\x18\x14 \x01(\t\x12#\n\x06placed\x18( \x03(\x0b\x32\x13.synergai.v1.Placed\x12\x0e\n\x06labels\x18) \x03(\t\x12.\n\x08unusable\x18\x32 \x03(\x0b\x32\x1c.synergai.v1.UnusableSession\x12%\n\x04link\x18\x33 \x01(\x0b\x32\x17.synergai.v1.WorkerLink\x12$\n\x05peers\x18\x34 \x03(\x0b\x32\x15.synergai.v1.PeerLinkB\x08\n\x06_wattsB\t\n\x07_joules\"T\n\nWorkerLink\x12\x16\n\x0eto_bytes_per_s\x18\x01 \x01(\x01\x12\x18\n\x10\x66rom_bytes_per_s\x18\x02 \x01(\x01\x12\x14\n\x0cround_trip_s\x18\x03 \x01(\x01\"U\n\rWorkerProfile\x12(\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x19.synergai.v1.ProfileEntry\x12\x11\n\x04pace\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x07\n\x05_pace\"\x14\n\x12ListWorkersRequest\";\n\x13ListWorkersResponse\x12$\n\x07workers\x18\x01 \x03(\x0b\x32\x13.synergai.v1.Worker\"<\n\x14GetDictionaryRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x14\n\x0cworker_class\x18\x02 \x01(\t\"8\n\nDictionary\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.synergai.v1.ProfileEntry\"\'\n\x15PutDictionaryResponse\x12\x0e\n\x06stored\x18\x01 \x01(\r\"%\n\x13\x46orgetEngineRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"\x16\n\x14\x46orgetEngineResponse\")\n\x17GetVersionPolicyRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"\xa5\x01\n\x17SetVersionPolicyRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\'\n\x07rollout\x18\x02 \x01(\x0b\x32\x14.synergai.v1.RolloutH\x00\x12\x11\n\x07promote\x18\x03 \x01(\x08H\x00\x12\x13\n\troll_back\x18\x04 \x01(\x08H\x00\x12\r\n\x03pin\x18\x05 \x01(\tH\x00\x12\x10\n\x06latest\x18\x06 \x01(\x08H\x00\x42\x08\n\x06\x63hange\")\n\x07Rollout\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\"\x93\x01\n\rVersionPolicy\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\t\x12%\n\x07rollout\x18\x03 \x01(\x0b\x32\x14.synergai.v1.Rollout\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12-\n\x08versions\x18\x05 \x03(\x0b\x32\x1b.synergai.v1.VersionFigures\"\xcd\x01\n\x0eVersionFigures\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\nin_service\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08prepared\x18\x04 \x01(\x08\x12\x10\n\x08requests\x18\x05 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x06 \x01(\x04\x12\x0e\n\x06mean_s\x18\x07 \x01(\x01\x12\x0f\n\x07queries\x18\x08 \x01(\x04\x12\x10\n\x08labelled\x18\t \x01(\x04\x12\x0f\n\x07\x63orrect\x18\n \x01(\x04\x12\x0e\n\x06loaded\x18\x0b \x01(\x08\"\x1c\n\x0e\x45xplainRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x18\n\x16ListDeploymentsRequest\"\x1b\n\x0b\x44\x65ployments\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1b\n\x0b\x45xplanation\x12\x0c\n\x04json\x18\x01 \x01(\t*\x8e\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_STATE_IDLE\x10\x01\x12\x15\n\x11WORKER_STATE_BUSY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x18\n\x14WORKER_STATE_EJECTED\x10\x04\x32\x89\x05\n\x05\x46leet\x12P\n\x0bListWorkers\x12\x1f.synergai.v1.ListWorkersRequest\x1a .synergai.v1.ListWorkersResponse\x12K\n\rGetDictionary\x12!.synergai.v1.GetDictionaryRequest\x1a\x17.synergai.v1.Dictionary\x12L\n\rPutDictionary\x12\x17.synergai.v1.Dictionary\x1a\".synergai.v1.PutDictionaryResponse\x12S\n\x0c\x46orgetEngine\x12 .synergai.v1.ForgetEngineRequest\x1a!.synergai.v1.ForgetEngineResponse\x12T\n\x10GetVersionPolicy\x12$.synergai.v1.GetVersionPolicyRequest\x1a\x1a.synergai.v1.VersionPolicy\x12T\n\x10SetVersionPolicy\x12$.synergai.v1.SetVersionPolicyRequest\x1a\x1a.synergai.v1.VersionPolicy\x12@\n\x07\x45xplain\x12\x1b.synergai.v1.ExplainRequest\x1a\x18.synergai.v1.Explanation\x12P\n\x0fListDeployments\x12#.synergai.v1.ListDeploymentsRequest\x1a\x18.synergai.v1.Deploymentsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17synergai/v1/fleet.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"\xe0\x05\n\x06Worker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworker_class\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.synergai.v1.WorkerState\x12\r\n\x05\x63ores\x18\x04 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x04\x12\x32\n\x0e\x63onfigurations\x18\x06 \x03(\x0b\x32\x1a.synergai.v1.Configuration\x12$\n\x07\x65ngines\x18\x07 \x03(\x0b\x32\x13.synergai.v1.Engine\x12&\n\x08sessions\x18\x08 \x03(\x0b\x32\x14.synergai.v1.Session\x12\x14\n\x0cqueries_done\x18\t \x01(\x04\x12\x14\n\x0clast_heard_s\x18\n \x01(\x01\x12\x12\n\nunprofiled\x18\x0b \x03(\t\x12\x12\n\npower_mode\x18\x0c \x01(\t\x12\x10\n\x08switch_s\x18\r \x01(\x01\x12\r\n\x05meter\x18\x0e \x01(\t\x12\x12\n\x05watts\x18\x0f \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06joules\x18\x10 \x01(\x01H\x01\x88\x01\x01\x12,\n\x08profiles\x18\x11 \x03(\x0b\x32\x1a.synergai.v1.WorkerProfile\x12\x19\n\x11\x65ngines_rss_bytes\x18\x12 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x13 \x01(\x04\x12\x1a\n\x12memory_enforcement\x18\x14 \x01(\t\x12#\n\x06placed\x18( \x03(\x0b\x32\x13.synergai.v1.Placed\x12\x0e\n\x06labels\x18) \x03(\t\x12.\n\x08unusable\x18\x32 \x03(\x0b\x32\x1c.synergai.v1.UnusableSession\x12%\n\x04link\x18\x33 \x01(\x0b\x32\x17.synergai.v1.WorkerLink\x12$\n\x05peers\x18\x34 \x03(\x0b\x32\x15.synergai.v1.PeerLinkB\x08\n\x06_wattsB\t\n\x07_joules\"T\n\nWorkerLink\x12\x16\n\x0eto_bytes_per_s\x18\x01 \x01(\x01\x12\x18\n\x10\x66rom_bytes_per_s\x18\x02 \x01(\x01\x12\x14\n\x0cround_trip_s\x18\x03 \x01(\x01\"U\n\rWorkerProfile\x12(\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x19.synergai.v1.ProfileEntry\x12\x11\n\x04pace\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x07\n\x05_pace\"\x14\n\x12ListWorkersRequest\";\n\x13ListWorkersResponse\x12$\n\x07workers\x18\x01 \x03(\x0b\x32\x13.synergai.v1.Worker\"<\n\x14GetDictionaryRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x14\n\x0cworker_class\x18\x02 \x01(\t\"8\n\nDictionary\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.synergai.v1.ProfileEntry\"%\n\x13\x46orgetEngineRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"\x16\n\x14\x46orgetEngineResponse\")\n\x17GetVersionPolicyRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\"\xa5\x01\n\x17SetVersionPolicyRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\'\n\x07rollout\x18\x02 \x01(\x0b\x32\x14.synergai.v1.RolloutH\x00\x12\x11\n\x07promote\x18\x03 \x01(\x08H\x00\x12\x13\n\troll_back\x18\x04 \x01(\x08H\x00\x12\r\n\x03pin\x18\x05 \x01(\tH\x00\x12\x10\n\x06latest\x18\x06 \x01(\x08H\x00\x42\x08\n\x06\x63hange\")\n\x07Rollout\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\"\x93\x01\n\rVersionPolicy\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\t\x12%\n\x07rollout\x18\x03 \x01(\x0b\x32\x14.synergai.v1.Rollout\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12-\n\x08versions\x18\x05 \x03(\x0b\x32\x1b.synergai.v1.VersionFigures\"\xcd\x01\n\x0eVersionFigures\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\nin_service\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08prepared\x18\x04 \x01(\x08\x12\x10\n\x08requests\x18\x05 \x01(\x04\x12\x0e\n\x06\x65rrors\x18\x06 \x01(\x04\x12\x0e\n\x06mean_s\x18\x07 \x01(\x01\x12\x0f\n\x07queries\x18\x08 \x01(\x04\x12\x10\n\x08labelled\x18\t \x01(\x04\x12\x0f\n\x07\x63orrect\x18\n \x01(\x04\x12\x0e\n\x06loaded\x18\x0b \x01(\x08\"\x1c\n\x0e\x45xplainRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x18\n\x16ListDeploymentsRequest\"\x1b\n\x0b\x44\x65ployments\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x1b\n\x0b\x45xplanation\x12\x0c\n\x04json\x18\x01 \x01(\t*\x8e\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_STATE_IDLE\x10\x01\x12\x15\n\x11WORKER_STATE_BUSY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x18\n\x14WORKER_STATE_EJECTED\x10\x04\x32\xbb\x04\n\x05\x46leet\x12P\n\x0bListWorkers\x12\x1f.synergai.v1.ListWorkersRequest\x1a .synergai.v1.ListWorkersResponse\x12K\n\rGetDictionary\x12!.synergai.v1.GetDictionaryRequest\x1a\x17.synergai.v1.Dictionary\x12S\n\x0c\x46orgetEngine\x12 .synergai.v1.ForgetEngineRequest\x1a!.synergai.v1.ForgetEngineResponse\x12T\n\x10GetVersionPolicy\x12$.synergai.v1.GetVersionPolicyRequest\x1a\x1a.synergai.v1.VersionPolicy\x12T\n\x10SetVersionPolicy\x12$.synergai.v1.SetVersionPolicyRequest\x1a\x1a.synergai.v1.VersionPolicy\x12@\n\x07\x45xplain\x12\x1b.synergai.v1.ExplainRequest\x1a\x18.synergai.v1.Explanation\x12P\n\x0fListDeployments\x12#.synergai.v1.ListDeploymentsRequest\x1a\x18.synergai.v1.Deploymentsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'synergai.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=2012
-  _globals['_WORKERSTATE']._serialized_end=2154
+  _globals['_WORKERSTATE']._serialized_start=1971
+  _globals['_WORKERSTATE']._serialized_end=2113
   _globals['_WORKER']._serialized_start=67
   _globals['_WORKER']._serialized_end=803
   _globals['_WORKERLINK']._serialized_start=805
@@ -48,30 +48,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETDICTIONARYREQUEST']._serialized_end=1121
   _globals['_DICTIONARY']._serialized_start=1123
   _globals['_DICTIONARY']._serialized_end=1179
-  _globals['_PUTDICTIONARYRESPONSE']._serialized_start=1181
-  _globals['_PUTDICTIONARYRESPONSE']._serialized_end=1220
-  _globals['_FORGETENGINEREQUEST']._serialized_start=1222
-  _globals['_FORGETENGINEREQUEST']._serialized_end=1259
-  _globals['_FORGETENGINERESPONSE']._serialized_start=1261
-  _globals['_FORGETENGINERESPONSE']._serialized_end=1283
-  _globals['_GETVERSIONPOLICYREQUEST']._serialized_start=1285
-  _globals['_GETVERSIONPOLICYREQUEST']._serialized_end=1326
-  _globals['_SETVERSIONPOLICYREQUEST']._serialized_start=1329
-  _globals['_SETVERSIONPOLICYREQUEST']._serialized_end=1494
-  _globals['_ROLLOUT']._serialized_start=1496
-  _globals['_ROLLOUT']._serialized_end=1537
-  _globals['_VERSIONPOLICY']._serialized_start=1540
-  _globals['_VERSIONPOLICY']._serialized_end=1687
-  _globals['_VERSIONFIGURES']._serialized_start=1690
-  _globals['_VERSIONFIGURES']._serialized_end=1895
-  _globals['_EXPLAINREQUEST']._serialized_start=1897
-  _globals['_EXPLAINREQUEST']._serialized_end=1925
-  _globals['_LISTDEPLOYMENTSREQUEST']._serialized_start=1927
-  _globals['_LISTDEPLOYMENTSREQUEST']._serialized_end=1951
-  _globals['_DEPLOYMENTS']._serialized_start=1953
-  _globals['_DEPLOYMENTS']._serialized_end=1980
-  _globals['_EXPLANATION']._serialized_start=1982
-  _globals['_EXPLANATION']._serialized_end=2009
-  _globals['_FLEET']._serialized_start=2157
-  _globals['_FLEET']._serialized_end=2806
+  _globals['_FORGETENGINEREQUEST']._serialized_start=1181
+  _globals['_FORGETENGINEREQUEST']._serialized_end=1218
+  _globals['_FORGETENGINERESPONSE']._serialized_start=1220
+  _globals['_FORGETENGINERESPONSE']._serialized_end=1242
+  _globals['_GETVERSIONPOLICYREQUEST']._serialized_start=1244
+  _globals['_GETVERSIONPOLICYREQUEST']._serialized_end=1285
+  _globals['_SETVERSIONPOLICYREQUEST']._serialized_start=1288
+  _globals['_SETVERSIONPOLICYREQUEST']._serialized_end=1453
+  _globals['_ROLLOUT']._serialized_start=1455
+  _globals['_ROLLOUT']._serialized_end=1496
+  _globals['_VERSIONPOLICY']._serialized_start=1499
+  _globals['_VERSIONPOLICY']._serialized_end=1646
+  _globals['_VERSIONFIGURES']._serialized_start=1649
+  _globals['_VERSIONFIGURES']._serialized_end=1854
+  _globals['_EXPLAINREQUEST']._serialized_start=1856
+  _globals['_EXPLAINREQUEST']._serialized_end=1884
+  _globals['_LISTDEPLOYMENTSREQUEST']._serialized_start=1886
+  _globals['_LISTDEPLOYMENTSREQUEST']._serialized_end=1910
+  _globals['_DEPLOYMENTS']._serialized_start=1912
+  _globals['_DEPLOYMENTS']._serialized_end=1939
+  _globals['_EXPLANATION']._serialized_start=1941
+  _globals['_EXPLANATION']._serialized_end=1968
+  _globals['_FLEET']._serialized_start=2116
+  _globals['_FLEET']._serialized_end=2687
 # @@protoc_insertion_point(module_scope)

@@ -305,25 +305,6 @@ class Dictionary(_message.Message):
 Global___Dictionary: _TypeAlias = Dictionary  # noqa: Y015
 
 @_typing.final
-class PutDictionaryResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STORED_FIELD_NUMBER: _builtins.int
-    stored: _builtins.int
-    def __init__(
-        self,
-        *,
-        stored: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stored", b"stored"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PutDictionaryResponse: _TypeAlias = PutDictionaryResponse  # noqa: Y015
-
-@_typing.final
 class ForgetEngineRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

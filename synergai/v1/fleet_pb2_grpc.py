@@ -44,11 +44,6 @@ class FleetStub:
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.GetDictionaryRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.FromString,
                 _registered_method=True)
-        self.PutDictionary = channel.unary_unary(
-                '/synergai.v1.Fleet/PutDictionary',
-                request_serializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.SerializeToString,
-                response_deserializer=synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.FromString,
-                _registered_method=True)
         self.ForgetEngine = channel.unary_unary(
                 '/synergai.v1.Fleet/ForgetEngine',
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.SerializeToString,
@@ -87,13 +82,6 @@ class FleetServicer:
 
     def GetDictionary(self, request, context):
         """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PutDictionary(self, request, context):
-        """Adds or replaces entries atomically: none if one is invalid.
-        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -146,11 +134,6 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.GetDictionary,
                     request_deserializer=synergai_dot_v1_dot_fleet__pb2.GetDictionaryRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.SerializeToString,
-            ),
-            'PutDictionary': grpc.unary_unary_rpc_method_handler(
-                    servicer.PutDictionary,
-                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.Dictionary.FromString,
-                    response_serializer=synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.SerializeToString,
             ),
             'ForgetEngine': grpc.unary_unary_rpc_method_handler(
                     servicer.ForgetEngine,
@@ -232,33 +215,6 @@ class Fleet:
             '/synergai.v1.Fleet/GetDictionary',
             synergai_dot_v1_dot_fleet__pb2.GetDictionaryRequest.SerializeToString,
             synergai_dot_v1_dot_fleet__pb2.Dictionary.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PutDictionary(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/synergai.v1.Fleet/PutDictionary',
-            synergai_dot_v1_dot_fleet__pb2.Dictionary.SerializeToString,
-            synergai_dot_v1_dot_fleet__pb2.PutDictionaryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,8 +33,6 @@ class FleetStub:
     def __new__(cls, channel: _aio.Channel) -> FleetAsyncStub: ...
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListWorkersRequest, _fleet_pb2.ListWorkersResponse]
     GetDictionary: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetDictionaryRequest, _fleet_pb2.Dictionary]
-    PutDictionary: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.Dictionary, _fleet_pb2.PutDictionaryResponse]
-    """Adds or replaces entries atomically: none if one is invalid."""
     ForgetEngine: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ForgetEngineRequest, _fleet_pb2.ForgetEngineResponse]
     """Forgets the description of an engine that clients have relied on, so that workers that offer
     another one under its name may serve it.
@@ -53,8 +51,6 @@ class FleetAsyncStub(FleetStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListWorkers: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListWorkersRequest, _fleet_pb2.ListWorkersResponse]  # type: ignore[assignment]
     GetDictionary: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetDictionaryRequest, _fleet_pb2.Dictionary]  # type: ignore[assignment]
-    PutDictionary: _aio.UnaryUnaryMultiCallable[_fleet_pb2.Dictionary, _fleet_pb2.PutDictionaryResponse]  # type: ignore[assignment]
-    """Adds or replaces entries atomically: none if one is invalid."""
     ForgetEngine: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ForgetEngineRequest, _fleet_pb2.ForgetEngineResponse]  # type: ignore[assignment]
     """Forgets the description of an engine that clients have relied on, so that workers that offer
     another one under its name may serve it.
@@ -82,14 +78,6 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_pb2.GetDictionaryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.Dictionary, _abc.Awaitable[_fleet_pb2.Dictionary]]: ...
-
-    @_abc_1.abstractmethod
-    def PutDictionary(
-        self,
-        request: _fleet_pb2.Dictionary,
-        context: _ServicerContext,
-    ) -> _typing.Union[_fleet_pb2.PutDictionaryResponse, _abc.Awaitable[_fleet_pb2.PutDictionaryResponse]]:
-        """Adds or replaces entries atomically: none if one is invalid."""
 
     @_abc_1.abstractmethod
     def ForgetEngine(

@@ -264,8 +264,6 @@ class Job(_message.Message):
     REMAINING_S_FIELD_NUMBER: _builtins.int
     EXPECTED_EXCESS_S_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
-    ESTIMATED_LOW_S_FIELD_NUMBER: _builtins.int
-    ESTIMATED_HIGH_S_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -293,9 +291,6 @@ class Job(_message.Message):
     """by which it is expected to miss its QoS; 0: it meets it"""
     failures: _builtins.int
     """inputs that failed, included in queries_done"""
-    estimated_low_s: _builtins.float
-    """with estimated_high_s: holds 90 % of actual times"""
-    estimated_high_s: _builtins.float
     choice: _builtins.str
     """why it runs in these stages; empty if there was no choice, and once it has ended"""
     @_builtins.property
@@ -331,21 +326,15 @@ class Job(_message.Message):
         remaining_s: _builtins.float | None = ...,
         expected_excess_s: _builtins.float | None = ...,
         failures: _builtins.int = ...,
-        estimated_low_s: _builtins.float | None = ...,
-        estimated_high_s: _builtins.float | None = ...,
         stages: _abc.Iterable[_builtins.str] | None = ...,
         choice: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "remaining_s", b"remaining_s", "spec", b"spec", "submitted_at", b"submitted_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "estimated_s", b"estimated_s", "expected_excess_s", b"expected_excess_s", "finished_at", b"finished_at", "remaining_s", b"remaining_s", "spec", b"spec", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_high_s", b"_estimated_high_s", "_estimated_low_s", b"_estimated_low_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "choice", b"choice", "correct", b"correct", "estimated_high_s", b"estimated_high_s", "estimated_low_s", b"estimated_low_s", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "stages", b"stages", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s", "_estimated_s", b"_estimated_s", "_expected_excess_s", b"_expected_excess_s", "_remaining_s", b"_remaining_s", "actual_s", b"actual_s", "choice", b"choice", "correct", b"correct", "estimated_s", b"estimated_s", "excess_s", b"excess_s", "executions", b"executions", "expected_excess_s", b"expected_excess_s", "failures", b"failures", "finished_at", b"finished_at", "id", b"id", "labelled", b"labelled", "queries_done", b"queries_done", "reason", b"reason", "remaining_s", b"remaining_s", "spec", b"spec", "stages", b"stages", "state", b"state", "submitted_at", b"submitted_at", "violated", b"violated", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__actual_s: _TypeAlias = _typing.Literal["actual_s"]  # noqa: Y015
     _WhichOneofArgType__actual_s: _TypeAlias = _typing.Literal["_actual_s", b"_actual_s"]  # noqa: Y015
-    _WhichOneofReturnType__estimated_high_s: _TypeAlias = _typing.Literal["estimated_high_s"]  # noqa: Y015
-    _WhichOneofArgType__estimated_high_s: _TypeAlias = _typing.Literal["_estimated_high_s", b"_estimated_high_s"]  # noqa: Y015
-    _WhichOneofReturnType__estimated_low_s: _TypeAlias = _typing.Literal["estimated_low_s"]  # noqa: Y015
-    _WhichOneofArgType__estimated_low_s: _TypeAlias = _typing.Literal["_estimated_low_s", b"_estimated_low_s"]  # noqa: Y015
     _WhichOneofReturnType__estimated_s: _TypeAlias = _typing.Literal["estimated_s"]  # noqa: Y015
     _WhichOneofArgType__estimated_s: _TypeAlias = _typing.Literal["_estimated_s", b"_estimated_s"]  # noqa: Y015
     _WhichOneofReturnType__expected_excess_s: _TypeAlias = _typing.Literal["expected_excess_s"]  # noqa: Y015
@@ -354,10 +343,6 @@ class Job(_message.Message):
     _WhichOneofArgType__remaining_s: _TypeAlias = _typing.Literal["_remaining_s", b"_remaining_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__actual_s) -> _WhichOneofReturnType__actual_s | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__estimated_high_s) -> _WhichOneofReturnType__estimated_high_s | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__estimated_low_s) -> _WhichOneofReturnType__estimated_low_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__estimated_s) -> _WhichOneofReturnType__estimated_s | None: ...
     @_typing.overload

@@ -285,10 +285,7 @@ class ListStoredResponse(_message.Message):
 
     ENGINES_FIELD_NUMBER: _builtins.int
     USED_BYTES_FIELD_NUMBER: _builtins.int
-    BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     used_bytes: _builtins.int
-    budget_bytes: _builtins.int
-    """0 if there is none"""
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredEngine]: ...
     def __init__(
@@ -296,11 +293,10 @@ class ListStoredResponse(_message.Message):
         *,
         engines: _abc.Iterable[Global___StoredEngine] | None = ...,
         used_bytes: _builtins.int = ...,
-        budget_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "engines", b"engines", "used_bytes", b"used_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "used_bytes", b"used_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

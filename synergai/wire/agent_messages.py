@@ -280,7 +280,6 @@ def read_engine(message: common_pb2.Engine) -> Engine:
         ),
         stage_of=printable(engine.stage_of),
         samples_digest=printable(engine.samples_digest),
-        other_samples="",
     )
 
 

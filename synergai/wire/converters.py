@@ -159,7 +159,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         "exit": None if engine.exit is None else common_pb2.Exit(**structs.asdict(engine.exit)),
     }
     del fields["file_variant"]
-    for name in ("fault", "unverified", "other_samples"):
+    for name in ("fault", "unverified"):
         fields[name] = fields[name][:_MAX_TEXT]
     return common_pb2.Engine(**fields)
 
@@ -212,7 +212,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     variants = tuple(map(variant_from_proto, message.variants))
     if len({variant.name for variant in variants}) != len(variants):
         raise InvalidInput(f"{where} has two variants of the same name")
-    texts = ("digest", "fault", "unverified", "samples_digest", "other_samples", "stage_of")
+    texts = ("digest", "fault", "unverified", "samples_digest", "stage_of")
     for field in (*texts, "routes"):
         _validate_text(getattr(message, field), f"the field {field} of {where}")
     for each in message.unused_variants:

@@ -140,7 +140,6 @@ async def abort(context: ServerCall, error: SynergaiError) -> NoReturn:
     Raises:
         grpc.aio.AbortError: always, because of `error`; the handler has to let it pass.
     """
-    await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
     chosen = ids_from_metadata(context.invocation_metadata()).chosen
     if request_id := chosen or error.request_id:
@@ -204,15 +203,6 @@ def _current_task() -> asyncio.Task[Any]:
     if task is None:
         raise RuntimeError("not called from a handler")
     return task
-
-
-async def delay_refusal(error: SynergaiError) -> None:
-    """Wait before a refusal is sent, if its tenant gets too many of them.
-
-    A client that asks again at once would otherwise keep the server busy with refusing.
-    """
-    if isinstance(error, QuotaExceeded) and error.delay_s:
-        await asyncio.sleep(error.delay_s)
 
 
 def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:

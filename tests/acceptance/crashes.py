@@ -20,6 +20,7 @@ versions and workers come and go, and a minute after the last change, no stage i
 import argparse
 import collections
 import contextlib
+import os
 import random
 import sqlite3
 import sys
@@ -32,6 +33,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import grpc
 
@@ -227,14 +229,15 @@ def run(
     rng = random.Random(seed)
     progress, stopped = Progress(kills, jobs), threading.Event()
     began = time.monotonic()
-    with ExitStack() as ports:
+    # The default number of ended jobs to keep is that of the full size.
+    kept = mock.patch.dict(os.environ, {"SYNERGAI_GATEWAY_KEPT_JOBS": str(2 * jobs)})
+    with kept, ExitStack() as ports:
         work = WORK[kind](directory / "models", ports)
         sizes = job_sizes(jobs, work.long_queries, rng)
         fleet = KilledFleet(
             directory / "run",
             work.agents,
-            # The default number of ended jobs to keep is that of the full size.
-            gateway=["--kept-jobs", str(2 * jobs), *(("--journal", database) if database else ())],
+            gateway=["--journal", database] if database else [],
             options=work.options,
             prefixes=work.prefixes,
         )

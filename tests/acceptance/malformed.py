@@ -290,12 +290,11 @@ async def settled(
 def start(directory: Path, models: Path, *, encrypted: bool) -> Target:
     fleet = LocalFleet(directory)
     tls, context, http2_context = ClientTls(), None, None
-    gateway = ["--reflection", "--kept-jobs", "1000", "--log-level", "warning"]
+    gateway = ["--reflection", "--log-level", "warning"]
     agent = ["--threads", "1", "--log-level", "warning"]
     if encrypted:
         certificate, key, ca = (str(TLS / name) for name in ("server.pem", "server.key", "ca.pem"))
         gateway += ["--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca]
-        gateway.append("--http-tls")
         agent += ["--tls-ca", ca, "--tls-cert", str(TLS / "agent.pem")]
         agent += ["--tls-key", str(TLS / "agent.key")]
         tls, http2 = (

@@ -22,6 +22,7 @@ import argparse
 import collections
 import contextlib
 import itertools
+import os
 import random
 import signal
 import socket
@@ -134,7 +135,6 @@ class Member:
             *("--http", self.fleet.http_address),
             *("--state", str(state)),
             *("--journal", url),
-            *("--kept-jobs", "10000000"),
             *("--drain-s", "1"),
             *(() if namespace is None else ("--insecure",)),
         ]
@@ -144,7 +144,8 @@ class Member:
         with self.fleet.log("gateway").open("ab") as log:
             gateway = [sys.executable, "-m", "synergai", "gateway"]
             command = [*self._prefix, *gateway, *self._options]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            settings = {**os.environ, "SYNERGAI_GATEWAY_KEPT_JOBS": "10000000"}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=settings)
 
     def stop(self) -> None:
         self.process.kill()

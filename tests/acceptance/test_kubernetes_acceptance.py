@@ -144,7 +144,7 @@ def test_agents_of_a_prefixed_base_connect_to_its_gateway(tmp_path: Path) -> Non
         (["gateway.resources.limits.memory=2GB"], "/gateway/resources/limits/memory"),
         (["gateway.options.bogus=1"], "'bogus'"),
         (["gateway.options.listen=0.0.0.0:80"], "'listen'"),
-        (["gateway.options.kept-jobs=many"], "/gateway/options/kept-jobs"),
+        (["gateway.options.max-requests=many"], "/gateway/options/max-requests"),
         (["gateway.options.no-preload=false"], "/gateway/options/no-preload"),
         (["gateway.pod.hostNetwork=true"], "'hostNetwork'"),
         (["gateway.image.digest=latest"], "/gateway/image/digest"),

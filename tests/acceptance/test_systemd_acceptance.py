@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from gateway.installer import SERVICE, GatewayInstallation
+from gateway.installer import SERVICE, installation_steps
 from profiler.zoo import recipes as zoo
 from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (
@@ -62,9 +62,7 @@ def test_units_are_valid(units: Path) -> None:
 
 def test_installed_unit_of_the_gateway_is_valid(tmp_path: Path) -> None:
     programs = put_programs(tmp_path, "/bin") / "bin"
-    steps = GatewayInstallation(hub="0.0.0.0:8010", insecure=True, programs=str(programs)).steps(
-        Path("/")
-    )
+    steps = installation_steps(str(programs), Path("/"))
     [text] = [step.text for step in steps if isinstance(step, WriteFile) and SERVICE in step.path]
     (tmp_path / SERVICE).write_text(text, "utf-8")
     done = analyze("verify", str(tmp_path / SERVICE))

@@ -1,8 +1,6 @@
 """Profiled engines are preloaded on every worker, within its memory."""
 
 import json
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +9,10 @@ from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import add_to_dictionary
 from tests.cores import new_entry
 from tests.tiny_tflite import save_sum
+from tests.waiting import wait_until
 
 MEMORY_MB = 4096
 PROFILE = new_entry("sum", "local", 300.0, backend_start_s=0.3)
-
-
-def metrics(fleet: LocalFleet) -> dict[str, float]:
-    """Return the metrics without labels."""
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    found = (line.split() for line in lines if not line.startswith("#") and "{" not in line)
-    return {name: float(value) for name, value in found}
-
-
-def wait_for_loads(fleet: LocalFleet, loads: int) -> dict[str, float]:
-    deadline = time.monotonic() + 30.0
-    while (found := metrics(fleet))["synergai_preloads_total"] < loads:
-        assert time.monotonic() < deadline, "nothing was preloaded"
-        time.sleep(0.05)
-    return found
 
 
 def test_a_profiled_engine_is_preloaded_on_every_worker(tmp_path: Path) -> None:
@@ -48,9 +31,7 @@ def test_a_profiled_engine_is_preloaded_on_every_worker(tmp_path: Path) -> None:
             )
         fleet.wait_for_workers(2)
         with synergai.SyncClient(fleet.address) as client:
-            found = wait_for_loads(fleet, 2)
-            assert found["synergai_preload_unused_seconds"] > 0.0
-            assert {len(worker.sessions) for worker in client.workers()} == {1}
+            wait_until(lambda: [len(worker.sessions) for worker in client.workers()] == [1, 1])
     events = [json.loads(line).get("event", ["", {}]) for line in log.read_text().splitlines()]
     joined = [event for kind, event in events if kind == "WorkerJoined"]
     assert {told["worker"]["memory_bytes"] for told in joined} == {MEMORY_MB * 1_000_000}

@@ -1,14 +1,11 @@
 """The demo's model directory and report."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from demo import engines, report
 from demo.__main__ import ENGINES
-from synergai.domain import EngineName, JobId
-from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.dictionary import DISTURBED, MEASURED
 from tests.cores import new_entry
@@ -25,22 +22,6 @@ def test_demo_shares_built_engines_and_leaves_the_users_own_out(
     found = ModelDirectory(tmp_path / "own").engines()
     assert {each.name for each in found} == set(ENGINES)
     assert all(each.file.stat().st_nlink == 2 for each in found)
-
-
-def test_report_counts_the_jobs_within_their_interval() -> None:
-    def a_job(actual_s: float | None, low_s: float | None = 1.0) -> JobStatus:
-        return JobStatus(
-            id=JobId("a"),
-            spec=JobSpec(engine=EngineName("digits")),
-            state=JobState.SUCCEEDED,
-            submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
-            estimated_low_s=low_s,
-            estimated_high_s=None if low_s is None else 2.0,
-            actual_s=actual_s,
-        )
-
-    jobs = [a_job(1.0), a_job(1.5), a_job(2.1), a_job(0.9), a_job(None), a_job(1.5, None)]
-    assert report.within_interval(jobs) == 2
 
 
 def test_report_names_the_profiles_that_other_processes_disturbed() -> None:

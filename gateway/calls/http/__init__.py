@@ -1,1 +1,1 @@
-"""The gateway's HTTP port: the REST form of the protocol, metrics, health, index page."""
+"""The gateway's HTTP port: the REST form of the protocol, metrics, health."""

@@ -22,17 +22,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
 
 from gateway.calls.http.connections import SURPLUS, LimitedConnection
-from synergai.errors import InvalidInput, QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
+from synergai.errors import QuotaExceeded, SynergaiError, Unauthenticated, Unavailable
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import encodable
 from synergai.wire.credentials import server_context
 from synergai.wire.parameters import REQUEST_ID, valid_id
-from synergai.wire.rpc import delay_refusal, log_internal_error
+from synergai.wire.rpc import log_internal_error
 from synergai.wire.status import MAX_DETAILS, QUOTA_METADATA, http_status, retry_after_s
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
@@ -106,11 +105,7 @@ class HttpApp:
             _check_allowed(scope)
             if not self._any_host:
                 _check_host(HTTPConnection(scope).url.hostname or "")
-            try:
-                await self._router(scope, receive, send_and_note)
-            except SynergaiError as refusal:
-                await delay_refusal(refusal)
-                raise
+            await self._router(scope, receive, send_and_note)
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:
@@ -260,7 +255,7 @@ class HttpServer:
         self._app = app
         self._unread = unread
         self._keep_alive_s = int(settings.http_keep_alive_s)
-        self._tls = _tls_context(settings)
+        self._tls = server_context(settings.tls_cert, settings.tls_key, settings.tls_clients_ca)
         self._server: _Server | None = None
         self._tasks = TaskBag()
 
@@ -305,12 +300,3 @@ class HttpServer:
         if self._server is not None:
             self._server.should_exit = True
             await self._tasks.wait()
-
-
-def _tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Return the TLS context of the HTTP port; None if it is not encrypted."""
-    if not settings.http_tls:
-        return None
-    if settings.tls_cert is None:
-        raise InvalidInput("--http-tls needs --tls-cert and --tls-key")
-    return server_context(settings.tls_cert, settings.tls_key, settings.tls_clients_ca)

@@ -127,7 +127,6 @@ class FleetFeed:
         self._state = []
 
     def _current_state(self) -> tuple[int, list[PageRecord]]:
-        """Return the number of the message that follows the state, and the state."""
         if not self._state:
             # What changes until that message is in both, which does no harm.
             self._state, self._state_at = self._page.state(), self._next

@@ -367,7 +367,6 @@ class Inference:
             metrics.statistics.record_failure(error, seconds)
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
-        """Refuse a request that no worker is expected to complete in time."""
         expected_s = self.dispatcher.core.expected_answer_s(job, job.arrival)
         if expected_s is not None and expected_s > budget_s:
             least_s = self.dispatcher.core.least_answer_s(job.engine)

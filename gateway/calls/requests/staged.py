@@ -134,7 +134,6 @@ class StagedRequests:
         return engine.query_s if expected_s is None else expected_s
 
     def _check_feasible(self, route: Route, budget_s: float | None) -> None:
-        """Refuse a request that is not expected to be answered in time."""
         if budget_s is None:
             return
         if budget_s <= 0:

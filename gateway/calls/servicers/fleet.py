@@ -19,14 +19,13 @@ from synergai.wire import rpc
 from synergai.wire.converters import (
     configuration_to_proto,
     engine_to_proto,
-    profile_entry_from_proto,
     profile_entry_to_proto,
     session_to_proto,
     unusable_session_to_proto,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.monitoring.metrics import Metrics
     from synergai.core.routes.deployment import EngineDeployment
     from synergai.core.scheduling.core import SchedulerCore
-    from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.service import ProfileService
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
@@ -51,7 +49,6 @@ class FleetServicer:
     """Serves ``synergai.v1.Fleet``.
 
     Args:
-        store_profiles: adds or replaces entries of the dictionary, durably.
         deployments: returns the engines that are deployed in stages.
     """
 
@@ -61,7 +58,6 @@ class FleetServicer:
         clock: Clock,
         engines: OfferedEngines,
         profiles: ProfileService,
-        store_profiles: Callable[[Sequence[ProfileEntry]], Awaitable[None]],
         policies: PolicyCalls,
         deployments: Callable[[], Sequence[EngineDeployment]],
     ) -> None:
@@ -70,7 +66,6 @@ class FleetServicer:
         self._clock = clock
         self._engines = engines
         self._profiles = profiles
-        self._store_profiles = store_profiles
         self._policies = policies
         self._exit_rates = policies.versions.routes.rates
         self._deployments = deployments
@@ -86,7 +81,6 @@ class FleetServicer:
                     self.list_deployments, fleet_pb2.ListDeploymentsRequest
                 ),
                 "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
-                "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
                 "GetVersionPolicy": rpc.unary(
                     self._policies.get_version_policy, fleet_pb2.GetVersionPolicyRequest
@@ -144,17 +138,6 @@ class FleetServicer:
                 and caller.may(Role.OBSERVE, engine=entry.engine)
             ]
         )
-
-    async def put_dictionary(
-        self, request: fleet_pb2.Dictionary, _context: ServerCall
-    ) -> fleet_pb2.PutDictionaryResponse:
-        """Add or replace entries atomically."""
-        entries = [profile_entry_from_proto(entry) for entry in request.entries]
-        caller = current_caller()
-        for entry in entries:
-            caller.check(Role.ADMIN, engine=entry.engine)
-        await self._store_profiles(entries)
-        return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     async def forget_engine(
         self, request: fleet_pb2.ForgetEngineRequest, _context: ServerCall

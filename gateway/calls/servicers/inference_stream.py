@@ -68,7 +68,6 @@ class InferenceStream:
         self._by_id: dict[str, PendingCall] = {}
         self._in_flight = self._unread_bytes = 0
         self._readable = asyncio.Event()
-        self._refusal: SynergaiError | None = None
         self._all_read = False
         self._sending: list[bytes] = []
         self.responses: SendQueue[bytes] = SendQueue(2 * window, send_at_once=self._send_at_once)
@@ -88,13 +87,13 @@ class InferenceStream:
         if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
             self._cancel(raw.parsed.message.id)
             return True
-        if self._refusal is not None or self._is_full or not self._unread.has_room:
+        if self._is_full or not self._unread.has_room:
             return False
         self._in_flight += 1
         if isinstance(raw, rpc.Malformed):
             self._fail("", raw.error())
         else:
-            self._refusal = self._begin(raw)
+            self._begin(raw)
         return True
 
     @property
@@ -102,17 +101,13 @@ class InferenceStream:
         return self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES
 
     async def _wait_readable(self) -> None:
-        if self._refusal is not None:
-            refusal, self._refusal = self._refusal, None
-            await rpc.delay_refusal(refusal)  # of the next one: flow control slows the client
-        elif self._is_full:
+        if self._is_full:
             self._readable.clear()
             await self._readable.wait()
         else:
             await self._unread.wait_for_room()
 
-    def _begin(self, raw: RawRequest[RequestHeader]) -> SynergaiError | None:
-        """Start a request; return why it was refused, if it was."""
+    def _begin(self, raw: RawRequest[RequestHeader]) -> None:
         message = raw.parsed.message
         request_id = message.id
         try:
@@ -124,10 +119,10 @@ class InferenceStream:
             request = self._begin_call(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
             self._fail(request_id, error)
-            return error
+            return
         except Exception:  # noqa: BLE001 - a bug hit by one message must not end the stream
             self._fail(request_id, rpc.log_internal_error("ModelStreamInfer"))
-            return None
+            return
         # What the request keeps until it ends, here and below, must not keep the request: a cycle.
         key = object()
         self._running[key] = request
@@ -162,7 +157,6 @@ class InferenceStream:
         if isinstance(request, Request):
             request.on_response = respond
         request.result.add_done_callback(done)
-        return None
 
     def _cancel(self, request_id: str) -> None:
         request = self._by_id.get(request_id)

@@ -123,7 +123,6 @@ class StoreServicer:
                 if caller.may(Role.OBSERVE, Role.OPERATE, engine=stored.engine)
             ],
             used_bytes=self._store.used_bytes,
-            budget_bytes=self._store.budget_bytes,
         )
 
     def _message(self, stored: StoredVersion) -> store_pb2.StoredEngine:

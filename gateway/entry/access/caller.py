@@ -51,8 +51,6 @@ class Role(enum.StrEnum):
     """Read engines, workers, statistics, metrics and the dictionary; follow jobs."""
     OPERATE = "operate"
     """Load, unload and push engines, place them on workers, and cancel jobs."""
-    ADMIN = "admin"
-    """Change the configuration dictionary."""
 
 
 class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

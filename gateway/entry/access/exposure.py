@@ -40,11 +40,10 @@ def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None
         if config.tls_client_ca or workers_are_listed
         else "--tls-client-ca (or [[workers]] in the table of --access)"
     )
-    http_encryption = [encryption, "" if config.http_tls else "--http-tls"]
     ports = (
         ("--listen", config.listen, encryption, table),
         ("--hub", config.hub, encryption, workers),
-        ("--http", config.http, *http_encryption, table),
+        ("--http", config.http, encryption, table),
     )
     problems = [
         f"{option} {address} needs {' and '.join(filter(None, missing))}"

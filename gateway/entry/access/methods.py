@@ -49,7 +49,6 @@ _FOLLOW: Final = Permission((Role.SUBMIT, Role.OBSERVE))
 _CANCEL: Final = Permission((Role.SUBMIT, Role.OPERATE))
 _OPERATE: Final = Permission((Role.OPERATE,))
 _INSPECT: Final = Permission((Role.OBSERVE, Role.OPERATE))
-_ADMIN: Final = Permission((Role.ADMIN,))
 
 _OIP: Final = "/inference.GRPCInferenceService"
 METHODS: Final = {
@@ -80,7 +79,6 @@ METHODS: Final = {
     "/synergai.v1.Fleet/Explain": _READ,
     "/synergai.v1.Fleet/ListDeployments": _OBSERVE,
     "/synergai.v1.Fleet/GetDictionary": _OBSERVE,
-    "/synergai.v1.Fleet/PutDictionary": _ADMIN,
     "/synergai.v1.Fleet/ForgetEngine": _OPERATE,
     "/synergai.v1.Store/Open": _OPERATE,
     "/synergai.v1.Store/Upload": _OPERATE,
@@ -102,8 +100,7 @@ METHODS: Final = {
 
 _MODEL: Final = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 ROUTES: Final = {
-    "/": KNOWN,
-    "/docs": KNOWN,
+    "/": PUBLIC,
     "/openapi.json": KNOWN,
     "/healthz": PUBLIC,
     "/metrics": _OBSERVE_ALL,

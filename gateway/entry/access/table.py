@@ -90,8 +90,6 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     requests_per_s: Rate | None = None
     bytes_per_s: Rate | None = None
     requests_in_flight: Limit | None = None
-    streams: Limit | None = None
-    connections: Limit | None = None
     unfinished_jobs: Limit | None = None
     queries_per_job: Limit | None = None
     stored_bytes: Limit | None = None

@@ -71,8 +71,8 @@ async def _alone() -> None:
 class EngineStore:
     """The store of a gateway.
 
-    `fault` says why the storage cannot be used; empty if it can. A budget of 0 is none. `confirm`
-    is called before changes: it fails once another gateway has taken over.
+    `fault` says why the storage cannot be used; empty if it can. `confirm` is called before
+    changes: it fails once another gateway has taken over.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class EngineStore:
         *,
         location: str,
         remembered: Path,
-        budget_bytes: int = 0,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         confirm: Callable[[], Awaitable[None]] = _alone,
     ) -> None:
@@ -92,13 +91,10 @@ class EngineStore:
         self._by_engine: dict[str, set[int]] = {}
         self._content: dict[str, int] = {}
         self._threads = Threads(_THREADS, "store", location)
-        self._pushes = Pushes(
-            uploads, self._threads, budget_bytes=budget_bytes, keep_free_bytes=keep_free_bytes
-        )
+        self._pushes = Pushes(uploads, self._threads, keep_free_bytes=keep_free_bytes)
         self._changes = asyncio.Lock()
         self._running = TaskBag()
         self._followers: list[Callable[[], object]] = []
-        self.budget_bytes = budget_bytes
         self.fault = ""
         self.loaded = False
 
@@ -211,7 +207,7 @@ class EngineStore:
         if stored is not None and push.contents.keys() <= readable.keys():
             return digest, True, []
         key = PushKey(caller.name, engine, version, digest)
-        return digest, False, await self._pushes.begin_push(key, push, readable, self._content)
+        return digest, False, await self._pushes.begin_push(key, push, readable)
 
     async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
         """Append to content that is being uploaded; see `Pushes.append`."""

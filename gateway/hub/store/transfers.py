@@ -100,13 +100,11 @@ class Pushes:
         folder: Path,
         threads: Threads,
         *,
-        budget_bytes: int = 0,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._threads = threads
-        self._budget_bytes = budget_bytes
         self._keep_free_bytes = keep_free_bytes
         self._clock = clock
         self._pushes: dict[PushKey, Push] = {}
@@ -127,14 +125,13 @@ class Pushes:
         )
 
     async def begin_push(
-        self, key: PushKey, push: Push, readable: Mapping[str, int], stored: Mapping[str, int]
+        self, key: PushKey, push: Push, readable: Mapping[str, int]
     ) -> list[Missing]:
         """Begin or continue a push; return the content that is to be uploaded.
 
-        That is all but what the client may read; `readable` and `stored` are sizes by SHA-256.
+        That is all but what the client may read, whose sizes are given by SHA-256.
         """
         self.end(key)
-        self._check_budget(push, stored)
         own = [each for each in self._pushes if each.pusher == key.pusher]
         if len(own) >= _MAX_PUSHES:
             self.end(min(own, key=lambda each: self._pushes[each].continued_at))
@@ -203,20 +200,6 @@ class Pushes:
                 with suppress(OSError):  # it has content
                     folder.rmdir()
 
-    def _check_budget(self, push: Push, stored: Mapping[str, int]) -> None:
-        if not self._budget_bytes:
-            return
-        wanted = _lacking(push, stored)
-        for other in self._pushes.values():
-            wanted |= _lacking(other, stored)
-        used, needed = sum(stored.values()), sum(wanted.values())
-        if used + needed > self._budget_bytes:
-            raise Overloaded(
-                f"the store of engines has {used:,} of {self._budget_bytes:,} bytes and has no "
-                f"room for {needed:,} more: remove versions with 'synergai engines remove', or "
-                "start the gateway with a larger --store-budget"
-            )
-
     def _check_disk(self, received: Contents, needed: int) -> None:
         free = received.free_bytes()
         if needed and free - needed < self._keep_free_bytes:
@@ -241,7 +224,6 @@ def _missing(received: Contents, lacking: Mapping[str, int]) -> list[Missing]:
 
 
 def _lacking(push: Push, stored: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the contents of a push that are not stored."""
     return {sha256: size for sha256, size in push.contents.items() if sha256 not in stored}
 
 

@@ -38,8 +38,6 @@ CREATE TABLE jobs (
   submitted_at  double precision NOT NULL,
   dispatched_at double precision,
   estimated_s   double precision,
-  estimated_low_s  double precision,
-  estimated_high_s double precision,
   state         integer NOT NULL CHECK (state BETWEEN 1 AND 7),
   finished_at   double precision,
   reason        text NOT NULL DEFAULT '',

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, Unpack
 
 import grpc
 import pytest
@@ -16,6 +17,8 @@ from gateway.server import Gateway
 from synergai.models.manifest import Package
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.service import DictionaryChanges
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,
@@ -32,6 +35,7 @@ from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, HUB_VERSION
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
 from tests.calls import raw_stream
+from tests.cores import new_entry
 from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
 if TYPE_CHECKING:
@@ -381,17 +385,6 @@ class Caller:
         self.jobs = jobs_pb2_grpc.JobsStub(self.channel)
         self.fleet = fleet_pb2_grpc.FleetStub(self.channel)
 
-    async def profile(self, qps: float = 1000.0, digest: str = "") -> None:
-        """Add a profile of the engine, so that the gateway does not measure it first."""
-        entry = common_pb2.ProfileEntry(
-            engine=ECHO,
-            worker_class="test",
-            configuration=common_pb2.Configuration(threads=1),
-            qps=qps,
-            digest=digest,
-        )
-        await self.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
-
     async def refused(self) -> None:
         """Wait until the gateway refuses new requests."""
         with contextlib.suppress(grpc.aio.AioRpcError):  # it has closed the connection
@@ -451,11 +444,21 @@ async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
         yield running
 
 
+PROFILE: Final = new_entry(ECHO, "test", 1000.0)
+
+
+async def profile(gateway: Gateway, entry: ProfileEntry = PROFILE) -> None:
+    """Add a profile of the engine, so that the gateway does not measure it first."""
+    profiles = gateway.app.fleet.profiles
+    await profiles._in_thread(partial(profiles._store.put_all, [entry]))
+    gateway.app.fleet.tell_changes(DictionaryChanges([entry], []))
+
+
 @pytest.fixture
 async def caller(gateway: Gateway) -> AsyncIterator[Caller]:
     caller = Caller(gateway.address)
     async with caller.channel:
-        await caller.profile()
+        await profile(gateway)
         yield caller
 
 
@@ -497,7 +500,7 @@ async def connect() -> AsyncIterator[Connect]:
         ) -> tuple[Caller, FakeAgent]:
             caller = Caller(gateway.address, tls)
             await stack.enter_async_context(caller.channel)
-            await caller.profile()
+            await profile(gateway)
             agent = await stack.enter_async_context(FakeAgent(gateway.hub_address, tls=tls))
             await caller.workers(1)
             return caller, agent

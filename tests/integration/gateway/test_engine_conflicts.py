@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from profiler.dictionary.files import add_to_dictionary
 from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
-from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.message_fields import RequestFactory
 from tests.waiting import until
@@ -79,29 +80,22 @@ async def break_engine(agent: FakeAgent, caller: Caller, fault: str) -> common_p
     return engine
 
 
-async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered_or_profiled(
+async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered(
     config: GatewaySettings,
 ) -> None:
-    async def forget(gateway: Gateway, caller: Caller) -> None:
-        await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
-        assert not gateway.app.fleet.catalogue.is_known(ECHO)
-
+    config.state.mkdir(parents=True)
+    add_to_dictionary(config.state / "dictionary.db", [PROFILE])
     async with Gateway(config) as gateway:
+        assert gateway.app.fleet.catalogue.is_known(ECHO)
         caller = Caller(gateway.address)
         async with caller.channel:
-            await caller.profile()
-            await forget(gateway, caller)
+            await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
+        assert not gateway.app.fleet.catalogue.is_known(ECHO)
     async with Gateway(config) as gateway:
         assert not gateway.app.fleet.catalogue.is_known(ECHO)
         assert len(gateway.app.fleet.profiles.dictionary) == 1
         async with FakeAgent(gateway.hub_address, "w1"):
             await until(lambda: gateway.app.fleet.catalogue.is_known(ECHO), 0.02)
-    async with Gateway(config) as gateway:
-        assert gateway.app.fleet.catalogue.is_known(ECHO)
-        caller = Caller(gateway.address)
-        async with caller.channel:
-            await forget(gateway, caller)
-            await caller.profile()
     async with Gateway(config) as gateway:
         assert gateway.app.fleet.catalogue.is_known(ECHO)
 

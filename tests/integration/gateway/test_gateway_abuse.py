@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 METHODS = [
     *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),
     *(f"/synergai.v1.Jobs/{name}" for name in ("Submit", "List", "Watch")),
-    "/synergai.v1.Fleet/PutDictionary",
+    "/synergai.v1.Fleet/GetDictionary",
 ]
 
 

@@ -17,7 +17,7 @@ from demo.local_fleet import LocalFleet
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2
-from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2
+from synergai.v1 import fleet_pb2, jobs_pb2, jobs_pb2_grpc
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
@@ -47,7 +47,7 @@ engines = ["other"]
 
 [[grants]]
 to = ["boss"]
-roles = ["infer", "submit", "observe", "operate", "admin"]
+roles = ["infer", "submit", "observe", "operate"]
 tenants = ["*"]
 
 [[grants]]
@@ -143,13 +143,12 @@ async def test_changes_are_recorded_with_caller_and_object(
         request = getattr(repository_pb2, f"RepositoryModel{method}Request")(model_name="echo")
         call = raw_unary(caller.channel, f"{OIP}/RepositoryModel{method}")
         await call(request.SerializeToString(), metadata=boss)
-    await caller.fleet.PutDictionary(fleet_pb2.Dictionary(), metadata=boss)
     for action in ("unload", "load"):
         path = f"/v2/repository/models/echo/{action}"
         assert await asyncio.to_thread(post, gateway, path, "boss") == 200
     await caller.jobs.List(jobs_pb2.ListRequest(), metadata=boss)
     await caller.oip.ModelInfer(infer_request(), metadata=boss)
-    found = await entries(log, lambda entry: entry["caller"] == "boss", 9)
+    found = await entries(log, lambda entry: entry["caller"] == "boss", 8)
     route = "POST /v2/repository/models/{name}/"
     assert [(entry["call"], *summary(entry)[1:]) for entry in found] == [
         ("/synergai.v1.Jobs/Submit", "lab", "token", job.id, "OK"),
@@ -158,7 +157,6 @@ async def test_changes_are_recorded_with_caller_and_object(
         ("/synergai.v1.Jobs/Upload", "boss", "token", "photos", "OK"),
         (f"{OIP}/RepositoryModelUnload", "boss", "token", "echo", "OK"),
         (f"{OIP}/RepositoryModelLoad", "boss", "token", "echo", "OK"),
-        ("/synergai.v1.Fleet/PutDictionary", "boss", "token", "", "OK"),
         (f"{route}unload", "boss", "token", "echo", "OK"),
         (f"{route}load", "boss", "token", "echo", "OK"),
     ]
@@ -179,8 +177,8 @@ async def test_refused_calls_are_recorded_without_secrets(
     ):
         error = await caller.failure(infer(infer_request(), metadata=bearer(name)))
         assert error.code() is code
-    put = caller.fleet.PutDictionary(fleet_pb2.Dictionary(), metadata=bearer("camera"))
-    await caller.failure(put)
+    asked = fleet_pb2.ForgetEngineRequest(engine="echo")
+    await caller.failure(caller.fleet.ForgetEngine(asked, metadata=bearer("camera")))
     stream = caller.oip.ModelStreamInfer(metadata=bearer("camera"))
     for _ in range(5):
         await stream.write(infer_request())
@@ -201,7 +199,7 @@ async def test_refused_calls_are_recorded_without_secrets(
         (f"{OIP}/ModelInfer", "camera", "lab", "token", "echo", "RESOURCE_EXHAUSTED"),
         (f"{OIP}/ModelStreamInfer", "camera", "lab", "token", "echo", "RESOURCE_EXHAUSTED"),
         (f"{OIP}/ModelInfer", "anonymous", "", "none", "", "UNAUTHENTICATED"),
-        ("/synergai.v1.Fleet/PutDictionary", "camera", "lab", "token", "", "PERMISSION_DENIED"),
+        ("/synergai.v1.Fleet/ForgetEngine", "camera", "lab", "token", "", "PERMISSION_DENIED"),
         (
             "POST /v2/repository/models/{name}/unload",
             *("camera", "lab", "token", "echo", "PERMISSION_DENIED"),
@@ -240,8 +238,10 @@ def test_log_is_rotated_and_survives_a_signal(tmp_path: Path) -> None:
         log.rename(tmp_path / "audit.log.1")
         os.kill(fleet.gateway.pid, signal.SIGHUP)
         with grpc.insecure_channel(fleet.address) as channel:
-            fleet_pb2_grpc.FleetStub(channel).PutDictionary(fleet_pb2.Dictionary(), timeout=30)
+            jobs = jobs_pb2_grpc.JobsStub(channel)
+            with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                jobs.Cancel(jobs_pb2.CancelRequest(job_id="a"), timeout=30)
         fleet.stop()
     (entry,) = read_entries(log)
-    assert summary(entry) == ("anonymous", "", "none", "", "OK")
+    assert summary(entry) == ("anonymous", "", "none", "a", "NOT_FOUND")
     assert read_entries(tmp_path / "audit.log.1") == []

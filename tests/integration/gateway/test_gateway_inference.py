@@ -75,7 +75,6 @@ async def explained(caller: Caller, request_id: str) -> Explanation:
 async def test_late_request_is_explained_by_what_ran_ahead_of_it(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:
-    await caller.profile()
     agent.answer = agent.hold
     ahead = caller.oip.ModelInfer(a_request(id="ahead"), timeout=30)
     await agent.until(lambda: len(agent.assignments) == 1)
@@ -139,7 +138,7 @@ METHODS = {
         "ModelStatistics RepositoryIndex RepositoryModelLoad RepositoryModelUnload"
     ),
     "synergai.v1.Jobs": "Submit Watch Get List Cancel Results",
-    "synergai.v1.Fleet": "ListWorkers GetDictionary PutDictionary",
+    "synergai.v1.Fleet": "ListWorkers GetDictionary ForgetEngine",
     "grpc.health.v1.Health": "Check Watch",
 }
 

@@ -11,8 +11,9 @@ import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
+from synergai.domain import EngineName
 from synergai.oip import repository_pb2
-from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
+from synergai.v1 import common_pb2, hub_pb2
 from tests.calls import raw_unary
 from tests.message_fields import RequestFactory
 
@@ -33,10 +34,6 @@ def unload(name: str = "echo") -> repository_pb2.RepositoryModelUnloadRequest:
     return repository_pb2.RepositoryModelUnloadRequest(model_name=name)
 
 
-def entry_of(engine: str) -> common_pb2.ProfileEntry:
-    return common_pb2.ProfileEntry(engine=engine, worker_class="test", qps=1.0)
-
-
 async def state(caller: Caller, name: str = "echo") -> str:
     index = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())
     (found,) = [model.state for model in index.models if model.name == name]
@@ -44,11 +41,11 @@ async def state(caller: Caller, name: str = "echo") -> str:
 
 
 async def test_index_lists_every_engine_and_why_it_is_not_ready(
-    caller: Caller, new_agent: NewAgent
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     agent = new_agent("w1")
     agent.register.engines.add(name="broken", fault="the file is truncated")
-    await caller.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry_of("gone")]))
+    gateway.app.fleet.catalogue.add_known([EngineName("gone")])
     async with agent:
         await caller.workers(1)
         index = await caller.oip.RepositoryIndex(repository_pb2.RepositoryIndexRequest())

@@ -21,8 +21,6 @@ CODE = grpc.StatusCode
 QUOTAS = {
     "rate": "requests_per_s = 0.001",
     "bytes": "bytes_per_s = 0.001",
-    "streams": "streams = 1",
-    "connections": "connections = 1",
     "jobs": "unfinished_jobs = 1\nqueries_per_job = 10",
     "slow": "max_priority = 3",
     "free": "",
@@ -124,40 +122,6 @@ async def test_messages_of_a_stream_are_refused_one_by_one(caller: Caller) -> No
     for answer in refused:
         assert "requests_per_s" in answer.error_message
         assert answer.infer_response.parameters["status"].string_param == "RESOURCE_EXHAUSTED"
-
-
-async def test_further_streams_are_refused_until_one_ends(caller: Caller) -> None:
-    open_stream = caller.oip.ModelStreamInfer
-    first = open_stream(metadata=bearer("streams"))
-    await first.write(infer_request())
-    await first.read()
-    second = open_stream(metadata=bearer("streams"))
-    with pytest.raises(grpc.aio.AioRpcError, match="streams = 1") as caught:
-        await second.read()
-    assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
-    await first.done_writing()
-    assert await first.read() is grpc.aio.EOF
-    third = open_stream(metadata=bearer("streams"))
-    await third.write(infer_request())
-    assert isinstance(await third.read(), oip.ModelStreamInferResponse)
-    third.cancel()
-
-
-async def test_further_connections_are_refused_while_one_has_calls(
-    caller: Caller, gateway: Gateway
-) -> None:
-    stream = caller.oip.ModelStreamInfer(metadata=bearer("connections"))
-    await stream.write(infer_request())
-    await stream.read()
-    await caller.oip.ModelInfer(infer_request(), metadata=bearer("connections"))
-    other = Caller(gateway.address)
-    async with other.channel:
-        call = other.oip.ModelInfer(infer_request(), metadata=bearer("connections"))
-        error = await other.failure(call)
-        assert error.code() is CODE.RESOURCE_EXHAUSTED
-        assert "connections = 1" in (error.details() or "")
-        await other.oip.ModelInfer(infer_request(), metadata=bearer("free"))
-    stream.cancel()
 
 
 async def test_stream_of_a_removed_client_gets_no_further_responses(

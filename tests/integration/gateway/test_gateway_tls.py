@@ -21,7 +21,7 @@ import synergai
 from demo.local_fleet import LocalFleet
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import Unavailable
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.wire import rpc, work_socket
 from synergai.wire.credentials import (
@@ -310,17 +310,11 @@ async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
             await writer.wait_closed()
 
 
-async def test_http_port_is_encrypted_on_request(config: GatewaySettings) -> None:
-    tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key", "http_tls": True}
+async def test_http_port_is_encrypted_as_well(config: GatewaySettings) -> None:
+    tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key"}
     async with Gateway(replace(config, **tls)) as gateway:
         trusted = ssl.create_default_context(cafile=CA)
         answer = await http_exchange(gateway.http_address, trusted)
         assert answer.endswith(b"\r\n\r\nserving\n")
         with contextlib.suppress(ConnectionError):
             assert await http_exchange(gateway.http_address, None) == b""
-
-
-async def test_encrypted_http_port_needs_a_certificate(config: GatewaySettings) -> None:
-    gateway = Gateway(replace(config, http_tls=True))
-    with pytest.raises(InvalidInput, match="--http-tls needs --tls-cert"):
-        await gateway.__aenter__()

@@ -12,14 +12,15 @@ from demo.local_fleet import LocalFleet
 from gateway.fleet.versions import PolicyFile
 from gateway.journal.store import JournalBroken
 from gateway.server import Gateway
+from profiler.dictionary.files import add_to_dictionary
 from profiler.zoo.recipes import build
 from synergai.client.client import Client
 from synergai.errors import Unavailable
 from synergai.jobs import JobState, JobStatus
 from synergai.models.manifest import pack
-from synergai.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
-from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
+from tests.integration.gateway.conftest import ECHO, PROFILE, FakeAgent, config_in
 from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
@@ -34,24 +35,15 @@ def folder(path: Path) -> Path:
     return path
 
 
-async def keep_something(fleet: LocalFleet, path: Path) -> None:
+async def keep_something(fleet: LocalFleet, path: Path, state: Path) -> None:
     """Store a version of an engine, a policy and a profile at a gateway."""
     package = pack(folder(path), "net", 1)
-    entry = common_pb2.ProfileEntry(
-        engine=ECHO,
-        worker_class="test",
-        configuration=common_pb2.Configuration(threads=1),
-        qps=10.0,
-    )
-    async with (
-        Client(fleet.address) as client,
-        FakeAgent(fleet.hub_address),
-        grpc.aio.insecure_channel(fleet.address) as channel,
-    ):
+    add_to_dictionary(state / "dictionary.db", [PROFILE])
+    async with Client(fleet.address) as client, FakeAgent(fleet.hub_address):
         data = package.manifest.encode()
         await client.push_engine("net", 1, data, package.paths, place=["left"])
-        fleets = fleet_pb2_grpc.FleetStub(channel)
-        await fleets.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
+        while not await client.dictionary():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
         await registered(client)
         await client.pin(ECHO, "1")
 
@@ -80,7 +72,8 @@ async def test_next_leader_has_the_store_policies_and_profiles_of_the_last_one(
     options = ["--journal", postgresql_server.url, shared, str(tmp_path / "shared")]
     with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
         await asyncio.to_thread(leader.start_gateway, options)
-        await keep_something(leader, tmp_path / "net")
+        state = tmp_path / ("shared" if shared == "--state" else "leader/gateway")
+        await keep_something(leader, tmp_path / "net", state)
         before = await kept(leader)
         leader.kill("gateway")
         await asyncio.to_thread(standby.start_gateway, options)

@@ -10,13 +10,14 @@ import grpc
 import pytest
 
 from demo.local_fleet import LocalFleet
+from profiler.dictionary.files import add_to_dictionary
 from profiler.zoo import recipes as zoo
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.domain import Configuration, EngineName
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from synergai.wire import converters
 from tests.cores import new_entry
 from tests.emulated_board.board import EmulatedBoard
+from tests.waiting import wait_until
 
 ENGINE = EngineName("onnx_identity")
 QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}
@@ -50,10 +51,11 @@ def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> 
 
 def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
     entries = [new_entry(ENGINE, "local", qps, Configuration(1, mode)) for mode, qps in QPS.items()]
-    dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))
+    add_to_dictionary(fleet.directory / "gateway" / "dictionary.db", entries)
     spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
     with grpc.insecure_channel(fleet.address) as channel:
-        fleet_pb2_grpc.FleetStub(channel).PutDictionary(dictionary, timeout=60)
+        profiles = fleet_pb2_grpc.FleetStub(channel)
+        wait_until(lambda: profiles.GetDictionary(fleet_pb2.GetDictionaryRequest()).entries)
         jobs = jobs_pb2_grpc.JobsStub(channel)
         job = jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=60)
         *_, last = jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=60)
@@ -76,15 +78,6 @@ def test_a_board_shows_its_mode_switches_power_and_energy(
     assert board.switch_s > 1.0  # the board is given a second to settle
     assert "nvpmodel -m 6" in nx.calls()
 
-    def metrics() -> str:
-        with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    deadline = time.monotonic() + 10
-    while not (found := re.search(r"engine_energy_joules_total{[^}]*nx-1[^}]*} (\S+)", metrics())):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    # 200,000 queries of some microseconds each, at 5 W.
-    assert 0 < float(found[1]) < 60
-    assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', metrics())
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', text)

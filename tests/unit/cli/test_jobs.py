@@ -101,14 +101,6 @@ async def test_watch_that_never_saw_the_job_does_not_say_that_it_continues(
     assert "continues" not in capsys.readouterr().err
 
 
-def test_estimate_is_shown_with_the_interval_of_nine_jobs_in_ten(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    job = a_job(estimated_s=1.41, estimated_low_s=1.2, estimated_high_s=1.6)
-    print_status(job, as_json=False)
-    assert "1.41 s, 1.2-1.6 s in 90 % of jobs" in capsys.readouterr().out
-
-
 def test_a_job_of_which_all_inputs_failed_is_no_success() -> None:
     raise_unless_good(a_job(JobState.SUCCEEDED, failures=9))
     with pytest.raises(InvalidInput, match="all 10 inputs of job a failed"):

@@ -74,16 +74,6 @@ def test_fleet_fits_80_columns_without_broken_names(
         assert text in out
 
 
-def test_other_samples_than_those_of_other_workers_are_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    board = worker("nx-1")
-    first, *others = board.engines
-    differing = structs.replace(first, other_samples="its samples or labels are not those of w2")
-    show_workers([replace(board, engines=(differing, *others))])
-    assert "not those of w2" in capsys.readouterr().out
-
-
 def test_fast_links_have_no_exponents_and_limits_the_unit_of_the_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

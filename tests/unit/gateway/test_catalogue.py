@@ -231,16 +231,6 @@ def test_worker_that_serves_no_version_of_the_store_does_not_come_first(
     assert faults(catalogue.update(W2, replace(other, fault="truncated"))) == {W1, W2}
 
 
-def test_other_samples_are_used_with_a_warning(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, replace(engine, samples_digest="a" * 64))
-    catalogue.update(W2, engine)
-    resolved = catalogue.update(W3, replace(engine, samples_digest="b" * 64))
-    assert "not those of w1: a samples.npz of SHA-256 bbb" in resolved[W3].other_samples
-    assert not any(each.fault for each in resolved.values())
-    assert not any(resolved[each].other_samples for each in (W1, W2))
-
-
 def test_withdrawn_engine_does_not_count(engine: Engine, other: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)

@@ -1,4 +1,4 @@
-"""Connections of agents: heartbeats that are missing, and the log of refused agents."""
+"""Connections of agents: heartbeats that are missing."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -6,14 +6,7 @@ from typing import cast
 import pytest
 
 from gateway.fleet.worker import ConnectedWorker
-from gateway.hub.connections import (
-    MAX_REFUSAL_KINDS,
-    REFUSAL_INTERVAL_S,
-    AgentConnection,
-    HeartbeatMonitor,
-    RefusalLog,
-)
-from tests.clocks import FakeClock
+from gateway.hub.connections import AgentConnection, HeartbeatMonitor
 
 
 def seen(at: float, unread_s: float = 0.0) -> tuple[AgentConnection, ConnectedWorker]:
@@ -52,31 +45,3 @@ def test_stalled_gateway_reads_pending_messages_before_losing_workers(
     assert monitor.lost([silent, alive], 20.0) == []
     alive[1].last_seen_at = 20.1
     assert [lost[:2] for lost in monitor.lost([silent, alive], 20.5)] == [silent]
-
-
-def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
-
-
-def test_first_refusal_is_logged_and_repetitions_are_counted(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = RefusalLog(clock)
-    while clock.now < 2.5 * REFUSAL_INTERVAL_S:
-        log.record("agent w1", "it is not enrolled")
-        clock.now += 10.0
-    first, *counts = messages(caplog)
-    assert first.endswith(": refused agent w1: it is not enrolled")
-    assert counts == ["refused 60 times more in the last 600 s: agent w1: it is not enrolled"] * 2
-
-
-def test_many_agents_share_one_count(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
-    log = RefusalLog(clock)
-    for number in range(10 * MAX_REFUSAL_KINDS):
-        log.record(f"w{number}", "a")
-    assert len(messages(caplog)) == MAX_REFUSAL_KINDS + 1
-    clock.now = REFUSAL_INTERVAL_S
-    log.record("new", "a")
-    assert messages(caplog)[-1] == (
-        f"refused {9 * MAX_REFUSAL_KINDS} times more in the last 600 s: other agents"
-    )

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
-from gateway.jobs.tracker import LEAST, PRIOR
 from synergai.core.scheduling import events
 from synergai.domain import AssignmentId, EngineName
 from synergai.errors import (
@@ -456,28 +455,6 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -
     harness.complete(worker, assignment, done=10)
     await harness.flush_journal()
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
-
-
-async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_restart(
-    harness: GatewayHarness,
-) -> None:
-    worker = harness.add_worker()
-    for _ in range(LEAST):
-        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-        (assignment,) = harness.assignments(worker)
-        harness.complete(worker, assignment, done=10)
-        await harness.flush_journal()
-    later = type(harness)(harness.journal)
-    await later.jobs.restore()
-    later.add_worker()
-    for gateway in (harness, later):
-        submitted = await gateway.jobs.submit(UNRESTRICTED, SPEC)
-        status = await gateway.jobs.get(UNRESTRICTED, submitted.id)
-        assert status.estimated_s is not None
-        assert status.estimated_high_s is not None
-        # The harness completes jobs at once, so that none took as long as the prior allows.
-        assert status.estimated_high_s < PRIOR[1] * status.estimated_s
-    later.dispatcher.close()
 
 
 async def test_closed_dispatcher_dispatches_nothing(harness: GatewayHarness) -> None:

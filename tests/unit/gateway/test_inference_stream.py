@@ -11,7 +11,7 @@ import pytest
 from gateway.calls.requests.inference import Request
 from gateway.calls.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
 from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
-from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
+from synergai.errors import EngineNotFound, InvalidInput
 from synergai.oip import inference_pb2 as oip
 from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadResponses
 from synergai.wire.parameters import WINDOW_METADATA, cancel_request
@@ -53,8 +53,6 @@ class FakeCalls:
     ) -> FakeRequest:
         if raw.parsed.message.model_name == "nothing":
             raise EngineNotFound("nothing")
-        if raw.parsed.message.model_name == "flooded":
-            raise QuotaExceeded("lab", "requests_per_s", 1, delay_s=0.25)
         self.requests.append(FakeRequest(raw.parsed.message.id))
         return self.requests[-1]
 
@@ -116,28 +114,6 @@ class Streaming:
 
 async def settle() -> None:
     await turns(10)
-
-
-async def test_delayed_refusal_is_sent_at_once_and_pauses_reading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    delayed: list[SynergaiError] = []
-    may_go_on = asyncio.Event()
-
-    async def delay_refusal(error: SynergaiError) -> None:
-        delayed.append(error)
-        await may_go_on.wait()
-
-    monkeypatch.setattr("synergai.wire.rpc.delay_refusal", delay_refusal)
-    streaming = Streaming(window=8)
-    messages = [oip.ModelInferRequest(id="a", model_name="flooded"), *requests("b")]
-    async with streaming.reading(messages):
-        assert await streaming.sent() == [("a", "RESOURCE_EXHAUSTED")]
-        assert [type(error) for error in delayed] == [QuotaExceeded]
-        assert streaming.begun == []
-        may_go_on.set()
-        await settle()
-        assert streaming.begun == ["b"]
 
 
 async def test_unread_response_bytes_pause_reading() -> None:

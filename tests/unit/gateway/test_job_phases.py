@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
-from gateway.jobs.tracker import EstimateErrors, JobTracker
+from gateway.jobs.tracker import JobTracker
 from gateway.journal.job_record import RecordedExecution
 from gateway.journal.store import StoreFull
 from synergai.domain import Configuration, EngineName, Fault, WorkerId
@@ -86,7 +86,7 @@ class Phases:
             engine=EngineName("echo"), queries=1, upload_id=upload_id, max_failures=max_failures
         )
         record = replace(new_job_record(spec, clock), executions=executions)
-        tracker = JobTracker(record, clock, lambda *_: None, EstimateErrors())
+        tracker = JobTracker(record, clock, lambda *_: None)
         self.seen: list[Phase] = []
         self.job = SubmittedJob(
             tracker,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from gateway.jobs.tracker import EstimateErrors, JobTracker, ProgressRate
+from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import Configuration, EngineName, JobId, WorkerId
@@ -67,7 +67,6 @@ def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
         a_record(submitted_at=clock.to_unix(90.0)),
         clock,
         lambda _job, now: now + 2.0,
-        EstimateErrors(),
     )
     assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
     assert tracker.record.estimated_s is None
@@ -98,7 +97,7 @@ def test_running_job_that_will_miss_its_qos_says_by_how_much(
 
 
 def test_ended_job_has_nothing_to_expect() -> None:
-    tracker = JobTracker(a_record(), Clock(), lambda _job, now: now + 99.0, EstimateErrors())
+    tracker = JobTracker(a_record(), Clock(), lambda _job, now: now + 99.0)
     assert tracker.snapshot().remaining_s == pytest.approx(99.0)
     tracker.record_end(JobState.SUCCEEDED, 5.0)
     assert tracker.snapshot().remaining_s is None
@@ -127,7 +126,7 @@ async def check_only_the_end_is_seen(
 
 
 async def test_more_watchers_see_progress_less_often() -> None:
-    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None, EstimateErrors())
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
     rate = ProgressRate(min_interval_s=0.1, max_per_s=20.0)
     watches = [tracker.watch(rate) for _ in range(5)]
     for number, watch in enumerate(watches, 1):
@@ -150,9 +149,7 @@ async def test_watcher_waits_longer_after_a_status_with_many_executions() -> Non
         for number in range(10_000)
     )
     spec = JobSpec(engine=EngineName("echo"), queries=20_000)
-    tracker = JobTracker(
-        a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None, EstimateErrors()
-    )
+    tracker = JobTracker(a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None)
     watch = tracker.watch(ProgressRate(min_interval_s=0.0))
     assert len((await anext(watch)).executions) == 10_000
     await check_only_the_end_is_seen(tracker, watch)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jobs.tracker import EstimateErrors, JobTracker
+from gateway.jobs.tracker import JobTracker
 from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, WorkerId
@@ -48,7 +48,7 @@ def tracker() -> JobTracker:
         state=JobState.QUEUED,
         submitted_at=0.0,
     )
-    return JobTracker(record, Clock(), lambda _job, _now: None, EstimateErrors())
+    return JobTracker(record, Clock(), lambda _job, _now: None)
 
 
 @given(st.data())

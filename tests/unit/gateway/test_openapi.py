@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from gateway.calls.http.bodies import Bodies
 from gateway.calls.http.fleet_page import FleetFeed, fleet_page_routes
-from gateway.calls.http.pages import monitoring_routes, page_routes
+from gateway.calls.http.monitoring import monitoring_routes
 from gateway.calls.http.rest import UNSUPPORTED, RestCalls
 from gateway.calls.servicers.engines import EngineCalls
 from gateway.calls.servicers.inference import InferenceCalls
@@ -26,8 +26,7 @@ def routes() -> list[Route]:
     calls, engines = cast("InferenceCalls", None), cast("EngineCalls", None)
     every = [
         *RestCalls(calls, engines, Bodies(1, 1)).routes(),
-        *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
-        *page_routes(engines),
+        *monitoring_routes("", render, lambda: True, lambda: True, lambda: "", list),
         *fleet_page_routes(cast("FleetFeed", None), cast("Any", None)),
     ]
     return [route for route in every if isinstance(route, Route)]

@@ -5,12 +5,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.components import quota_families
 from gateway.entry.access.table import AccessTable, Quota
 from gateway.entry.admission import Admission, TenantUsage, TokenBucket
-from gateway.monitoring.metrics import FamilyCollector
 from synergai.errors import Overloaded, QuotaExceeded
 from tests.unit.gateway.conftest import FakeClock
 
@@ -55,10 +52,8 @@ def test_refused_request_uses_nothing(clock: FakeClock) -> None:
     usage = quotas.start_request("lab", 10)
     assert usage is not None
     assert usage.in_flight == 2
-    assert {name: used for name, used, _ in usage.figures(clock.time)} == {
-        "requests_per_s": 1.0,
-        "bytes_per_s": 10.0,
-    }
+    used = {name: bucket.used(clock.time) for name, bucket in usage._rates.items()}
+    assert used == {"requests_per_s": 1.0, "bytes_per_s": 10.0}
 
 
 @given(
@@ -117,30 +112,6 @@ def test_number_at_a_time_is_limited(
     start(quotas)
 
 
-def test_connections_count_while_they_have_calls(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(connections=1))
-    with quotas.call("lab", "ipv4:127.0.0.1:1"):
-        with quotas.call("lab", "ipv4:127.0.0.1:1"), quotas.call("shop", "ipv4:127.0.0.1:2"):
-            pass
-        error = refusal(lambda: quotas.call("lab", "ipv4:127.0.0.1:2").__enter__())
-        assert error.quota == "connections"
-    with quotas.call("lab", "ipv4:127.0.0.1:2"):
-        pass
-
-
-def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(streams=1, connections=1))
-    with quotas.call("lab", "a", stream=True):
-        with quotas.call("lab", "a"):
-            pass
-        error = refusal(lambda: quotas.call("lab", "a", stream=True).__enter__())
-        assert (error.tenant, error.quota, error.retry_after_s) == ("lab", "streams", None)
-    with quotas.call("lab", "b", stream=True):
-        pass
-    clock.time += 1.0
-    assert all(usage.is_idle(clock.time) for usage in quotas.usages())
-
-
 def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(unfinished_jobs=1))
     restored = [quotas.restore_job("lab") for _ in range(2)]
@@ -180,16 +151,6 @@ def test_another_table_applies_at_once_and_keeps_what_is_in_use(clock: FakeClock
     assert refusal(lambda: quotas.start_request("lab", 1)).quota == "requests_in_flight"
 
 
-def test_refusals_beyond_a_rate_are_delayed(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(unfinished_jobs=0), shop=Quota(unfinished_jobs=0))
-    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(60)]
-    assert delays == [0.0] * 50 + [0.25] * 10
-    assert refusal(lambda: quotas.start_job("shop", 1)).delay_s == 0.0
-    clock.time += 0.1
-    delays = [refusal(lambda: quotas.start_job("lab", 1)).delay_s for _ in range(6)]
-    assert delays == [0.0] * 5 + [0.25]
-
-
 def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None:
     quotas = quotas_of(clock, default=Quota(requests_per_s=10.0))
     for number in range(5000):
@@ -198,8 +159,8 @@ def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None
         assert usage is not None
         if number:
             usage.end_request()
-        assert sum(1 for _ in quotas.usages()) <= 64
-    assert any(usage.tenant == "tenant-0" for usage in quotas.usages())
+        assert len(quotas._usages) <= 64
+    assert "tenant-0" in quotas._usages
 
 
 def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
@@ -215,30 +176,16 @@ def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
     quotas.start_request("one more", 1)
 
 
-def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants(
-    clock: FakeClock,
-) -> None:
-    quotas = quotas_of(clock, lab=Quota(requests_in_flight=1), default=Quota(streams=0))
+def test_rejections_are_counted_by_a_bounded_number_of_tenants(clock: FakeClock) -> None:
+    quotas = quotas_of(clock, lab=Quota(requests_in_flight=1), default=Quota(unfinished_jobs=0))
     quotas.start_request("lab", 1)
     for _ in range(3):
         with pytest.raises(QuotaExceeded):
             quotas.start_request("lab", 1)
     for number in range(200):
         with pytest.raises(QuotaExceeded):
-            quotas.call(f"tenant-{number}", "peer", stream=True).__enter__()
-    registry = CollectorRegistry()
-    collector = FamilyCollector()
-    collector.add(*quota_families(quotas))
-    registry.register(collector)
-    collector.snapshot()
-
-    def value(name: str, tenant: str, quota: str) -> float | None:
-        labels = {"tenant": tenant, "quota": quota}
-        return registry.get_sample_value(f"synergai_quota_{name}", labels)
-
-    assert value("rejections_total", "lab", "requests_in_flight") == 3
-    assert value("rejections_total", "tenant-0", "streams") == 1
-    assert value("rejections_total", "other", "streams") == 101
-    assert value("used", "lab", "requests_in_flight") == 1
-    assert value("limit", "lab", "requests_in_flight") == 1
-    assert generate_latest(registry).count(b"\n") < 500
+            quotas.start_job(f"tenant-{number}", 1)
+    assert quotas.rejections["lab", "requests_in_flight"] == 3
+    assert quotas.rejections["tenant-0", "unfinished_jobs"] == 1
+    assert quotas.rejections["other", "unfinished_jobs"] == 101
+    assert len(quotas.rejections) < 200

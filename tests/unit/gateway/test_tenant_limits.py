@@ -30,7 +30,7 @@ def priority(level: int) -> dict[str, InferParameter]:
 
 
 def usage(harness: GatewayHarness) -> TenantUsage:
-    (found,) = harness.admission.usages()
+    (found,) = harness.admission._usages.values()
     return found
 
 

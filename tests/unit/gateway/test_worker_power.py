@@ -1,4 +1,4 @@
-"""Attribution of a machine's energy to engines, and its metrics."""
+"""Power and energy of workers' machines, and their metrics."""
 
 import math
 
@@ -7,7 +7,6 @@ import pytest
 from gateway.fleet.worker import WorkerPower
 from gateway.hub.hub import worker_from_registration
 from gateway.monitoring.metrics import FamilyCollector, worker_families
-from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.v1 import hub_pb2
 from synergai.wire.agent_messages import (
@@ -18,40 +17,16 @@ from synergai.wire.agent_messages import (
 )
 from synergai.wire.limits import HUB_VERSION
 
-DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
-
 
 def draw(joules: float, watts: float = 10.0) -> PowerDraw:
     return PowerDraw(watts, joules)
 
 
-def test_an_engine_is_charged_the_machines_power_while_it_computed() -> None:
-    power = WorkerPower(meter="INA3221")
-    power.update(draw(100.0), now=1.0)
-    power.add_compute(DIGITS, 0.2)
-    power.add_compute(DIGITS, 0.2)
-    power.add_compute(PHOTOS, 0.1)
-    power.update(draw(120.0), now=2.0)  # 20 W for a second, half of it idle
-    assert power.engines == pytest.approx({DIGITS: 8.0, PHOTOS: 2.0})
-    power.update(draw(130.0), now=3.0)
-    assert sum(power.engines.values()) == pytest.approx(10.0)
-    assert (power.watts, power.joules) == (10.0, 130.0)
-
-
-def test_concurrent_engines_are_charged_no_more_than_the_machine_used() -> None:
-    power = WorkerPower(meter="INA3221")
-    power.update(draw(0.0), now=0.0)
-    power.add_compute(DIGITS, 3.0)
-    power.add_compute(PHOTOS, 1.0)
-    power.update(draw(8.0), now=2.0)
-    assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
-
-
 def test_energy_that_decreases_is_a_violation() -> None:
     power = WorkerPower(meter="INA3221")
-    power.update(draw(10.0), now=1.0)
+    power.update(draw(10.0))
     with pytest.raises(ProtocolViolation):
-        power.update(draw(1.0), now=2.0)
+        power.update(draw(1.0))
     assert power.joules == 10.0
 
 
@@ -93,10 +68,8 @@ def test_metrics_cover_only_measured_machines() -> None:
     board, cloud = (
         worker_from_registration(read_registration(message), None, 0.0) for message in registered
     )
-    board.power.update(draw(10.0), now=0.0)
-    for worker in (board, cloud):
-        worker.power.add_compute(DIGITS, 1.0)
-    board.power.update(draw(14.0), now=2.0)
+    for joules in (10.0, 14.0):
+        board.power.update(draw(joules))
     collector = FamilyCollector()
     collector.add(*worker_families(lambda: [board, cloud], dict))
     collector.snapshot()
@@ -109,5 +82,4 @@ def test_metrics_cover_only_measured_machines() -> None:
     assert samples == {
         ("synergai_worker_power_watts", "board"): 10.0,
         ("synergai_worker_energy_joules_total", "board"): 14.0,
-        ("synergai_worker_engine_energy_joules_total", "board", "digits"): pytest.approx(2.0),
     }

@@ -58,12 +58,12 @@ def test_check_names_web_tokens_only_for_grants_that_they_can_have(
         '[[jwt]]\nissuer = "i"\naudience = "a"\nkeys = "jwks.json"\n'
         '[[grants]]\nto = ["ops-*", "group:cameras", "anonymous"]\nroles = ["infer"]\n'
         '[[grants]]\nto = ["jwt:alice", "*", "j?t:*", "[jk]*"]\nroles = ["observe"]\n'
-        '[[grants]]\nto = ["ops-*", "jwtalice"]\nroles = ["admin"]\n'
+        '[[grants]]\nto = ["ops-*", "jwtalice"]\nroles = ["operate"]\n'
     )
     assert run("check", str(table)) == 0
     printed = capsys.readouterr()
     lines = [" ".join(line.split()) for line in printed.out.splitlines()]
     assert "jwt: group:cameras JSON web token by claim infer * its own" in lines
     assert "jwt: jwt:alice, *, j?t:*, [jk]* JSON web token by claim observe * its own" in lines
-    assert "admin" not in printed.out
+    assert "operate" not in printed.out
     assert "grant 3 is for no client: ops-*, jwtalice" in printed.err

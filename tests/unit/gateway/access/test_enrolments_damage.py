@@ -1,13 +1,10 @@
 """Checksums of the enrolled workers, by which damage is noticed."""
 
-import json
 import random
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gateway.cli import app
 from gateway.entry.access.table import AllowedWorkers
 from gateway.entry.access.workers import (
     ENROLMENTS_FILE,
@@ -16,8 +13,6 @@ from gateway.entry.access.workers import (
     WorkerRules,
     sha256,
 )
-from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
-from profiler.dictionary.files import add_to_dictionary
 from synergai.errors import Unavailable
 
 FLIPS = 100
@@ -77,22 +72,3 @@ async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
     assert str(state) not in str(raised.value)
     assert str(state) in caplog.text
     await rules.close()
-
-
-async def test_check_reports_each_file_of_the_state_directory(state: Path) -> None:
-    add_to_dictionary(state / "dictionary.db", [])
-    await PolicyFile(state).write({"resnet50": VersionPolicy(base="1")})
-
-    def check() -> tuple[int, dict[str, str]]:
-        done = CliRunner().invoke(app, ["check", "--state", str(state), "--json"])
-        rows = json.loads(done.stdout)
-        return done.exit_code, {Path(row["path"]).name: row["fault"] for row in rows}
-
-    assert check() == (0, {ENROLMENTS_FILE: "", POLICY_FILE: "", "dictionary.db": ""})
-    flip(state / ENROLMENTS_FILE, 200)
-    flip(state / POLICY_FILE, 40)
-    code, faults = check()
-    assert (code, faults[ENROLMENTS_FILE]) == (1, "damaged: its checksum is wrong")
-    assert faults[POLICY_FILE] == "damaged: its checksum is wrong"
-    shown = CliRunner().invoke(app, ["check", "--state", str(state)])
-    assert "damaged" in shown.output

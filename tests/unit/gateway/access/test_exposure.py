@@ -35,9 +35,8 @@ def test_loopback_needs_nothing(port: str, host: str) -> None:
         ("hub", TLS, "needs --tls-client-ca"),
         ("hub", TLS | ACCESS, "needs --tls-client-ca"),
         ("hub", TLS | {"tls_client_ca": "ca.pem"}, ""),
-        ("http", {}, "needs --tls-cert and --tls-key and --http-tls and --access"),
-        ("http", TLS | ACCESS, "needs --http-tls"),
-        ("http", TLS | ACCESS | {"http_tls": True}, ""),
+        ("http", {}, "needs --tls-cert and --tls-key and --access"),
+        ("http", TLS | ACCESS, ""),
     ],
 )
 def test_other_addresses_need_encryption_and_authentication(

@@ -39,7 +39,7 @@ max_priority = 5
 requests_per_s = 200
 
 [tenants.default]
-streams = 1
+requests_in_flight = 1
 
 [[workers]]
 id = "xavier-*"

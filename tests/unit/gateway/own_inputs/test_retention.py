@@ -24,19 +24,18 @@ async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness
     await harness.upload(1)
     status = await harness.jobs.submit(UNRESTRICTED, SPEC)
 
-    async def sweep(after_s: float, budget_bytes: int | None = None) -> set[str]:
+    async def sweep(after_s: float) -> set[str]:
         kept = Retention(
             harness.store,
             harness.journal,
             lambda: now + after_s,
             results_kept_s=1000.0,
-            budget_bytes=budget_bytes,
         )
         await kept.sweep()
         return {key.name for key in harness.store.stored()}
 
     assert await sweep(0.9 * DAY_S) == {"unused", "up", status.id}
-    assert await sweep(1.1 * DAY_S, budget_bytes=1) == {"up", status.id}
+    assert await sweep(1.1 * DAY_S) == {"up", status.id}
     [assignment], _ = await harness.next_orders(worker)
     harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
     await harness.flush_journal()
@@ -74,19 +73,3 @@ async def test_retention_goes_on_after_a_failure(
         await deleted.wait()
     running.cancel()
     await asyncio.wait([running])
-
-
-async def test_budget_deletes_the_data_of_ended_jobs_early(harness: OwnDataHarness) -> None:
-    worker = harness.add_worker()
-    await harness.upload(1)
-    await harness.jobs.submit(UNRESTRICTED, SPEC)
-    [assignment], _ = await harness.next_orders(worker)
-    harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
-    await harness.flush_journal()
-    await harness.jobs.close()
-    now = harness.clock.to_unix(harness.clock.now())
-    retention = Retention(
-        harness.store, harness.journal, lambda: now, results_kept_s=1e9, budget_bytes=1
-    )
-    await retention.sweep()
-    assert not harness.store.stored()

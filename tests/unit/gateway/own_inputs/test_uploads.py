@@ -130,15 +130,6 @@ async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> 
     assert (await harness.upload(2, size=2000))[-1] == 2
 
 
-async def test_budget_of_the_gateway_limits_uploads(harness: OwnDataHarness) -> None:
-    harness.uploads = InputUploads(
-        harness.store, harness.journal, harness.admission, budget_bytes=3000
-    )
-    assert (await harness.upload(2, size=1000))[-1] == 2
-    with pytest.raises(Overloaded, match="budget of 3,000 bytes"):
-        await harness.upload(1, first=2, size=1000)
-
-
 async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) -> None:
     uploads = InputUploads(
         harness.store, harness.journal, harness.admission, memory_bytes=2 * AHEAD_BYTES

@@ -110,13 +110,12 @@ class Fixture:
         if self.is_deposed:
             raise Deposed("another")
 
-    async def start(self, budget: int = 0, keep_free: int = 0) -> EngineStore:
+    async def start(self, keep_free: int = 0) -> EngineStore:
         self.store = EngineStore(
             self.files,
             self.uploads,
             location=self.url,
             remembered=self.state / "store-id",
-            budget_bytes=budget,
             keep_free_bytes=keep_free,
             confirm=self.confirm,
         )
@@ -301,44 +300,6 @@ async def test_placement_is_checked_before_anything_is_uploaded(local: Fixture) 
     store = await local.start()
     with pytest.raises(InvalidInput, match="does not select"):
         await store.open(ME, "a", 1, folder().manifest, ["class=a,colour=red"])
-
-
-async def test_pushes_at_the_same_time_do_not_get_the_same_room(local: Fixture) -> None:
-    store = await local.start(budget=len(MODEL) + len(SAMPLES) + 100)
-    opened = await asyncio.gather(
-        store.open(ME, "a", 1, folder().manifest),
-        store.open(ME, "b", 1, folder(b"b" * len(MODEL)).manifest),
-        return_exceptions=True,
-    )
-    assert sum(isinstance(each, Overloaded) for each in opened) == 1
-
-
-async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
-    now = 0.0
-    threads = Threads(1, "test", "test")
-    pushes = Pushes(
-        tmp_path,
-        threads,
-        budget_bytes=len(MODEL) + len(SAMPLES),
-        keep_free_bytes=0,
-        clock=lambda: now,
-    )
-
-    async def begin(engine: str, pushed: Folder) -> None:
-        push = Push(pushed.manifest, read_manifest(pushed.manifest))
-        await pushes.begin_push(key(engine, 1, pushed.manifest), push, {}, {})
-
-    await begin("a", folder())
-    now = ABANDONED_S - 1
-    await pushes.append(key("a", 1, folder().manifest), content_digest(MODEL), 0, MODEL[:10])
-    now += ABANDONED_S
-    await pushes.expire()
-    with pytest.raises(Overloaded):
-        await begin("b", folder(b"b"))
-    now += 1
-    await pushes.expire()
-    await begin("b", folder(b"b"))
-    await threads.close()
 
 
 async def test_uploads_leave_space_on_the_disk(
@@ -580,7 +541,7 @@ async def test_uploads_of_the_gateway_do_not_outlast_it(tmp_path: Path) -> None:
     clients = key("a", 1, manifest)
     killed = Pushes(tmp_path / "uploads", threads, keep_free_bytes=0)
     for at in (clients, clients._replace(pusher=OWN)):
-        await killed.begin_push(at, Push(manifest, read_manifest(manifest)), {}, {})
+        await killed.begin_push(at, Push(manifest, read_manifest(manifest)), {})
         await killed.append(at, model, 0, MODEL[:10])
     await killed.expire()
     assert len(list((tmp_path / "uploads").iterdir())) == 2
@@ -594,7 +555,7 @@ async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None
     pushes = Pushes(tmp_path / "uploads", threads, keep_free_bytes=0, clock=lambda: now)
     at = key("a", 1, folder().manifest)
     await pushes.expire()
-    await pushes.begin_push(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
+    await pushes.begin_push(at, Push(folder().manifest, read_manifest(folder().manifest)), {})
     await pushes.append(at, model, 0, MODEL[:10])
     part = tmp_path / "uploads" / at.folder / model
     for age_s, continued_s in ((KEPT_S - 5, ABANDONED_S + 1), (KEPT_S + 5, 0)):
@@ -602,9 +563,7 @@ async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None
         now += continued_s
         await pushes.expire()
         assert part.exists()
-        await pushes.begin_push(
-            at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {}
-        )
+        await pushes.begin_push(at, Push(folder().manifest, read_manifest(folder().manifest)), {})
     now += ABANDONED_S + 1
     await pushes.expire()
     assert list((tmp_path / "uploads").iterdir()) == []
