@@ -144,7 +144,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     power: Annotated[
         str,
         Checked(known_controller),
-        "Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board.",
+        "Power controller: nvpmodel, cgroup or none; auto detects the board.",
     ] = AUTO
     power_modes: Annotated[
         tuple[str, ...], "Power modes of configurations; all that need no reboot if empty."

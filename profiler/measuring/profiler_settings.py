@@ -43,7 +43,7 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     power: Annotated[
         str,
         Checked(known_controller),
-        "Power mode controller: nvpmodel, cpufreq, cgroup or none; auto selects it by the board.",
+        "Power mode controller: nvpmodel, cgroup or none; auto selects it by the board.",
     ] = AUTO
     modes: Annotated[
         tuple[str, ...], "Power modes to measure in; default: all that need no reboot."

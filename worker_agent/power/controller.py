@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from synergai.errors import InvalidInput, NotSupported, Unavailable
-from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,7 +147,7 @@ def select_modes(modes: Sequence[PowerMode], names: Sequence[str]) -> tuple[Powe
 class NoModesController:
     """Controller without any mode."""
 
-    def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
+    def __init__(self, modes: Sequence[str] = ()) -> None:
         if modes:
             raise InvalidInput("this machine has no power modes; omit their names")
 
@@ -299,49 +298,49 @@ class DelegatedController:
         return reply
 
 
-CONTROLLERS: Final = Registry[PowerController](
-    "synergai.power",
-    {
-        "cgroup": "worker_agent.power.cpu_shares:CpuShareController",
-        "cpufreq": "worker_agent.power.cpufreq:CpuFrequencyController",
-        "none": "worker_agent.power.controller:NoModesController",
-        "nvpmodel": "worker_agent.power.nvpmodel:NvpmodelController",
-    },
-)
 AUTO: Final = "auto"
-_NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
+CONTROLLERS: Final = ("cgroup", "none", "nvpmodel")
 
 
 def detect(files: MachineFiles) -> str:
     """Return the name of the controller for this machine's board, or ``none``.
 
-    Controllers that change the clocks or CPU share of a general-purpose machine have to be
-    requested by name.
+    The CPU shares of a general-purpose machine have to be requested by name.
     """
     return "nvpmodel" if files.exists("/etc/nvpmodel.conf") else "none"
 
 
 def known_controller(name: str) -> str:
     """Return `name` if it is ``auto`` or one in `CONTROLLERS`."""
-    return name if name == AUTO else CONTROLLERS.check(name)
+    if name not in (AUTO, *CONTROLLERS):
+        available = ", ".join((AUTO, *CONTROLLERS))
+        raise InvalidInput(f"{name!r} is not a power controller; available: {available}")
+    return name
 
 
 def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -> PowerController:
     """Open the controller with this name.
 
     With ``auto``, a board whose modes cannot be used has none, unless some are asked for: it can
-    serve without. In an unprivileged process, controllers that need root delegate switching to
-    ``synergai-power``.
+    serve without. In an unprivileged process, ``nvpmodel``, which needs root, delegates switching
+    to ``synergai-power``.
     """
     chosen = detect(files) if name == AUTO else name
-    options = {"lenient": True} if name == AUTO and chosen == "nvpmodel" else {}
+    if chosen == "none":
+        return NoModesController(modes)
+    if chosen == "cgroup":
+        from worker_agent.power.cpu_shares import CpuShareController
+
+        return CpuShareController(files, modes)
+    from worker_agent.power.nvpmodel import NvpmodelController
+
     try:
-        controller = CONTROLLERS.get(chosen)(files, tuple(modes), **options)
+        controller = NvpmodelController(files, modes)
     except NotSupported as error:
         if name != AUTO or modes:
             raise
         _log.warning("serving without power modes: %s", error)
-        return NoModesController(files)
-    if chosen in _NEED_ROOT and files.root == Path("/") and os.geteuid() != 0:
+        return NoModesController()
+    if files.root == Path("/") and os.geteuid() != 0:
         return DelegatedController(controller)
     return controller
