@@ -1,15 +1,13 @@
 """Power and energy meters of the machine.
 
-Boards measure power with INA3221 or similar chips, servers with a power meter; x86 processors and
-GPUs count energy (RAPL, NVML). Without a readable sensor, power is reported as unmeasured and never
-estimated.
+Jetson boards measure power with INA3221 chips; x86 processors and GPUs count energy (RAPL, NVML).
+Without a readable sensor, power is reported as unmeasured and never estimated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -21,16 +19,11 @@ from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
 _RAPL: Final = "/sys/class/powercap"
-_HWMON: Final = "/sys/class/hwmon"
-_WHOLE_MACHINE: Final = ("power_meter",)
-"""Chips that measure the whole machine: ACPI power meters."""
-_SUPPLY: Final = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina232", "ina233", "ina238")
-"""Chips that measure the supply of a board."""
 _NVIDIA: Final = "/dev/nvidiactl"
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 """Variable with the numbers or UUIDs of the GPUs that CUDA uses, which counts only these."""
@@ -55,27 +48,31 @@ class EnergySensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One supply rail of a board: a file in mW, or two in mV and mA, or with units per watt."""
+    """One supply rail of a board: a file in mW, or two in mV and mA."""
 
     name: str
     paths: tuple[str, ...]
-    per_watt: int = 0
 
     def watts(self, files: MachineFiles) -> float:
         """Return the power on the rail, in watts."""
         values = [int(files.read(path)) for path in self.paths]
-        if self.per_watt:
-            return math.prod(values) / self.per_watt
         return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
 
 
-class RailSensor:
-    """Supply rails, none a part of another, whose power is sampled and integrated to energy."""
+class Ina3221Sensor:
+    """INA3221 chips of a Jetson board, whose rails' power is sampled and integrated to energy."""
 
-    def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:
+    def __init__(self, files: MachineFiles) -> None:
+        try:
+            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
+        except OSError as error:
+            raise NotSupported(f"cannot read a power sensor: {error}") from error
+        # A rail for the whole board includes the others.
+        self.rails = [rail for rail in rails if rail.name == _BOARD_TOTAL] or rails
+        if not self.rails:
+            raise NotSupported("no INA3221 power sensor is readable")
+        self.source = f"INA3221 ({' + '.join(rail.name for rail in self.rails)})"
         self._files = files
-        self.rails = tuple(rails)
-        self.source = source
         self._joules = 0.0
         self._last: tuple[float, float] | None = None
 
@@ -91,42 +88,6 @@ class RailSensor:
             self._joules += (now - then) * (watts + before) / 2
         self._last = (now, watts)
         return self._joules
-
-
-class Ina3221Sensor(RailSensor):
-    """INA3221 chips of a Jetson board."""
-
-    def __init__(self, files: MachineFiles) -> None:
-        try:
-            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
-        except OSError as error:
-            raise NotSupported(f"cannot read a power sensor: {error}") from error
-        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
-        # A rail for the whole board includes the others.
-        chosen = total or rails
-        if not chosen:
-            raise NotSupported("no INA3221 power sensor is readable")
-        super().__init__(files, chosen, f"INA3221 ({' + '.join(rail.name for rail in chosen)})")
-
-
-class HwmonSensor(RailSensor):
-    """Power meters of the kernel's hwmon: of the whole machine, or of a board's supply.
-
-    Chips of other kinds are left out, since they measure only a part, such as one GPU or disk.
-    """
-
-    def __init__(self, files: MachineFiles) -> None:
-        found: dict[str, list[Rail]] = {}
-        for name in files.find(_HWMON, "hwmon*/name"):
-            with contextlib.suppress(OSError):
-                chip = files.read(name)
-                if chip in _WHOLE_MACHINE + _SUPPLY:
-                    found.setdefault(chip, []).extend(_hwmon_rails(files, name, chip))
-        whole = [rail for chip in _WHOLE_MACHINE for rail in found.get(chip, ())]
-        rails = whole or [rail for each in found.values() for rail in each]
-        if not rails:
-            raise NotSupported("no hwmon power meter of the machine is readable")
-        super().__init__(files, rails, f"hwmon ({' + '.join(rail.name for rail in rails)})")
 
 
 class RaplSensor:
@@ -244,28 +205,6 @@ class SumSensor:
         return sum(sensor.joules(now) for sensor in self._sensors)
 
 
-def _hwmon_rails(files: MachineFiles, name: str, chip: str) -> list[Rail]:
-    """Return the readable rails of a chip.
-
-    A meter has its present power, the mean of a short time, or both.
-    """
-    folder = name.rpartition("/")[0]
-    rails = []
-    paths = files.find(folder, "power*_input") + files.find(folder, "power*_average")
-    numbers: set[str] = set()
-    for path in paths:
-        number = path.rpartition("/")[2].partition("_")[0]
-        if number in numbers:
-            continue
-        try:
-            int(files.read(path))
-        except (OSError, ValueError):
-            continue
-        numbers.add(number)
-        rails.append(Rail(f"{chip} {number}", (path,), per_watt=1_000_000))
-    return rails
-
-
 def _rails_of_jetpack_4(files: MachineFiles) -> list[Rail]:
     return [
         Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
@@ -313,7 +252,7 @@ def open_meter(
         gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
     """
     reasons = []
-    for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):
+    for open_sensor in (Ina3221Sensor, partial(_open_parts, gpus=gpus)):
         try:
             return EnergyMeter(open_sensor(files or MachineFiles()), clock)
         except (NotSupported, OSError, ValueError) as error:

@@ -15,7 +15,6 @@ from tests.emulated_board.kinds import KINDS
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import (
     VISIBLE,
-    HwmonSensor,
     Ina3221Sensor,
     MeanPower,
     NvmlSensor,
@@ -131,55 +130,7 @@ def test_a_machine_without_a_sensor_has_no_reading(tmp_path: Path) -> None:
     meter.close()
 
 
-# --- hwmon and NVML ---------------------------------------------------------------------
-
-HWMON = "sys/class/hwmon"
-
-
-def test_power_meter_of_the_whole_machine_is_used_before_its_parts(tmp_path: Path) -> None:
-    files = a_machine(
-        tmp_path,
-        {
-            f"{HWMON}/hwmon0/name": "amdgpu",
-            f"{HWMON}/hwmon0/power1_average": "90000000",
-            f"{HWMON}/hwmon1/name": "power_meter",
-            f"{HWMON}/hwmon1/power1_average": "180000000",
-            f"{HWMON}/hwmon2/name": "ina226",
-            f"{HWMON}/hwmon2/power1_input": "12000000",
-            f"{RAPL}/name": "package-0",
-            f"{RAPL}/energy_uj": "0",
-            f"{RAPL}/max_energy_range_uj": "9999999",
-        },
-    )
-    times = iter([0.0, 2.0])
-    meter = open_meter(files, lambda: next(times))
-    assert meter.source == "hwmon (power_meter power1)"
-    assert meter.sample()[1] == pytest.approx(360.0)
-
-
-def test_supply_of_a_board_is_the_sum_of_its_meters(tmp_path: Path) -> None:
-    sensor = HwmonSensor(
-        a_machine(
-            tmp_path,
-            {
-                f"{HWMON}/hwmon0/name": "ina231",
-                f"{HWMON}/hwmon0/power1_input": "2500000",
-                f"{HWMON}/hwmon1/name": "ina231",
-                f"{HWMON}/hwmon1/power1_input": "1500000",
-                f"{HWMON}/hwmon1/power1_average": "1000000",
-            },
-        )
-    )
-    assert sensor.watts() == pytest.approx(4.0)
-
-
-def test_meter_without_a_number_is_left_out(tmp_path: Path) -> None:
-    files = a_machine(
-        tmp_path,
-        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average": "N/A"},
-    )
-    with pytest.raises(NotSupported, match="hwmon"):
-        HwmonSensor(files)
+# --- NVML -----------------------------------------------------------------------------
 
 
 class FakeNvml(ModuleType):
@@ -341,8 +292,6 @@ PACKAGE = {
         {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/in1_input": "5000"},
         {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/curr1_input": "1", f"{INA_5}/in1_input": "-"},
         {f"{INA_5}/in_label": "VDD_IN"},
-        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average/x": ""},
-        {f"{HWMON}/hwmon0/name/x": ""},
     ],
 )
 def test_a_sensor_that_cannot_be_read_leaves_the_next_one(
