@@ -152,8 +152,6 @@ class Inventory:
         inspect: Inspect | None = None,
         parallel: int = 0,
         memory: HostMemory | None = None,
-        agent_version: str = "",
-        now: Callable[[], float] = time.time,
         fetched: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -166,7 +164,7 @@ class Inventory:
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect
-        self._describer = Describer(cache, agent_version, now)
+        self._describer = Describer(cache)
         self._described: dict[EngineName, EngineSnapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, EngineSnapshot] = {}
@@ -251,8 +249,7 @@ class Inventory:
         self._retrying.remove(name)
 
     def _to_retry(self) -> set[EngineName]:
-        due = self._describer.passing() & self._retries.due()
-        return (due | self._describer.outdated()) & self._described.keys()
+        return self._describer.passing() & self._retries.due() & self._described.keys()
 
     async def has_other_folders(self) -> bool:
         """Return whether folders were added, removed or replaced since the last `find_changes`.

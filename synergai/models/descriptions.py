@@ -47,18 +47,6 @@ class EngineDescription(Struct, frozen=True):
     query_s: float = 0.0
 
 
-class LoadFault(Struct, frozen=True):
-    """An engine's load that hung or crashed its engine host, which takes long to find out.
-
-    Attributes:
-        at: When, in seconds since the epoch.
-    """
-
-    fault: str
-    at: float
-    version: str
-
-
 class Digests(NamedTuple):
     """Digests of what a description was made of.
 
@@ -101,24 +89,9 @@ def read_descriptions(cache: Path) -> dict[str, EngineDescription]:
         return {}
 
 
-def read_load_faults(cache: Path) -> dict[str, LoadFault]:
-    """Return the faults in a cache by key; none if the file is missing, older or invalid."""
-    try:
-        content = json.loads(cache.read_text("utf-8"))
-        return msgspec.convert(content["faults"], dict[str, LoadFault])
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
-        return {}
-
-
-def write_descriptions(
-    cache: Path, descriptions: dict[str, EngineDescription], faults: dict[str, LoadFault]
-) -> None:
+def write_descriptions(cache: Path, descriptions: dict[str, EngineDescription]) -> None:
     """Write a cache."""
-    content = {
-        "format": _FORMAT,
-        "engines": msgspec.to_builtins(descriptions),
-        "faults": msgspec.to_builtins(faults),
-    }
+    content = {"format": _FORMAT, "engines": msgspec.to_builtins(descriptions)}
     write_atomic(cache, json.dumps(content))
 
 
@@ -132,9 +105,7 @@ def remember(definition: EngineDefinition, description: EngineDescription) -> No
     key = digests_of(definition).key
     for cache in default_caches():
         cache.parent.mkdir(parents=True, exist_ok=True)
-        faults = read_load_faults(cache)
-        faults.pop(key, None)
-        write_descriptions(cache, read_descriptions(cache) | {key: description}, faults)
+        write_descriptions(cache, read_descriptions(cache) | {key: description})
 
 
 def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:
