@@ -65,7 +65,7 @@ def show(
     """Show the measurements of each engine, worker class and configuration.
 
     An entry is stale if the model directory has another model file of the engine, or another
-    version of its inference runtime is installed. synergai profile --measure stale measures such
+    version of its inference runtime is installed. synergai profile --measure missing measures such
     entries again.
 
     With --target, the pace is the observed time per query over the profiled one, on each worker

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -21,14 +19,13 @@ from profiler.measuring.generators import (
     generate,
     sessions_to_measure,
 )
-from profiler.measuring.measurer import measure_with_repeats
 from profiler.measuring.search_run import SearchRun, make_plan, make_space
 from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.errors import EngineUnusable, InvalidInput
 from synergai.names import is_stage
-from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ConfigurationDictionary
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -84,6 +81,12 @@ class _Command:
 
     def _keep(self, measurement: Measurement) -> None:
         entry = measurement.entry
+        if measurement.is_disturbed:
+            self._say(
+                f"{measurement.name}: disturbed, other processes took "
+                f"{measurement.background:.1%} of the machine's CPU time; measure it again on an "
+                "idle machine"
+            )
         if entry.throttled > THROTTLED_SHARE:
             self._say(
                 f"{entry.engine}, {entry.configuration}: the machine limited its clocks "
@@ -122,13 +125,6 @@ class _Command:
             seconds = time.monotonic() - began
             self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
 
-    def _say_unverifiable(self, sessions: Iterable[Session]) -> None:
-        """Say whose files cannot be compared with entries, as they are not those declared."""
-        models = dict.fromkeys((each.engine, each.configuration.variant) for each in sessions)
-        for fault in dict.fromkeys(self._origins.fault_of(*model) for model in models):
-            if fault:
-                self._say(f"it is not known whether entries are stale: {fault}")
-
     def _say_lacking(self, definitions: Iterable[EngineDefinition]) -> None:
         """Say which variants are not measured because their files are missing."""
         for definition in definitions:
@@ -143,7 +139,7 @@ class ListedCommand(_Command):
     """Measures all engines in all configurations that were asked for."""
 
     def run(self) -> list[Measurement]:
-        """Measure, and return the best measurement of each session."""
+        """Measure each session, and return the measurements."""
         settings = self._settings
         wanted = self._sessions()
         plan = make_plan(settings.queries, settings.min_duration)
@@ -161,18 +157,27 @@ class ListedCommand(_Command):
         )
         if settings.dry_run:
             return []
+        # By default, all engines are measured that can be; a variant stands for no other.
+        required = (bool(settings.engines) or len(wanted) == 1) and not any(
+            session.configuration.variant for session in wanted
+        )
+        measurements: list[Measurement] = []
+        failed: EngineUnusable | None = None
         with self._progress:
-            return measure_with_repeats(
-                self._measure,
-                wanted,
-                # By default, all engines are measured that can be; a variant stands for no other.
-                required=(bool(settings.engines) or len(wanted) == 1)
-                and not any(session.configuration.variant for session in wanted),
-                repeats=settings.repeat_disturbed or 0,
-                offer=self._offer_to_repeat,
-                keep=self._keep,
-                skip=self._skip,
-            )
+            for session in wanted:
+                try:
+                    measurement = self._measure(session)
+                except EngineUnusable as error:
+                    if required:
+                        raise
+                    failed = error
+                    self._skip(error)
+                else:
+                    measurements.append(measurement)
+                    self._keep(measurement)
+        if not measurements and failed is not None:
+            raise failed
+        return measurements
 
     def _sessions(self) -> list[Session]:
         settings, machine = self._settings, self._machine
@@ -180,34 +185,16 @@ class ListedCommand(_Command):
         wanted = sessions_to_measure(
             settings.models,
             settings.engines,
-            self._threads(),
+            settings.threads or (1,),
             machine.modes,
             settings.cores,
             machine.offers,
         )
-        if settings.measure == "stale":
-            self._say_unverifiable(s for s in wanted if self._known_entry(s))
-            wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
-            if not wanted:
-                raise NotFound("no entry of these configurations is stale")
         if settings.measure == "missing":
             left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
             self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
             wanted = left
         return wanted
-
-    def _threads(self) -> Sequence[int]:
-        """Return the thread counts to measure, by default from stale entries, or 1."""
-        settings = self._settings
-        if settings.threads is not None or settings.measure != "stale":
-            return settings.threads or (1,)
-        stale = [entry for entry in self._dictionary if self._is_outdated(entry)]
-        here = {e.configuration.threads for e in stale if e.worker_class == self._worker_class}
-        return sorted(here - {0}) or (1,)
-
-    def _is_outdated(self, entry: ProfileEntry) -> bool:
-        """Return whether a stale entry was measured; a search replaces stale predictions."""
-        return entry.label != PREDICTED and self._origins.is_stale(entry)
 
     def _known_entry(self, session: Session) -> ProfileEntry | None:
         row = self._dictionary.row(session.engine, self._worker_class)
@@ -218,26 +205,14 @@ class ListedCommand(_Command):
         """The dictionary before the first measurement."""
         return self._known()
 
-    def _measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
-        settings = self._settings
-        for session in sessions:
-            try:
-                with self._following(session) as report:
-                    yield self._measurer.measure(
-                        session,
-                        queries=settings.queries,
-                        min_duration=settings.min_duration,
-                        report=report,
-                    )
-            except EngineUnusable as error:
-                yield error
-
-    def _offer_to_repeat(self, disturbed: Sequence[Measurement]) -> bool:
-        self._progress.stop()
-        try:
-            return offer_to_repeat(self._settings, disturbed)
-        finally:
-            self._progress.start()
+    def _measure(self, session: Session) -> Measurement:
+        with self._following(session) as report:
+            return self._measurer.measure(
+                session,
+                queries=self._settings.queries,
+                min_duration=self._settings.min_duration,
+                report=report,
+            )
 
 
 class StagesCommand(ListedCommand):
@@ -311,7 +286,7 @@ class SearchCommand(_Command):
         """Search, and return the measurements."""
         settings = self._settings
         dictionary = self._known()
-        drafts = self._drafts(dictionary)
+        drafts = self._drafts()
         run = SearchRun(
             make_space(
                 drafts,
@@ -356,7 +331,7 @@ class SearchCommand(_Command):
             self._say(f"no time for {', '.join(rows)}: nothing of them was measured")
         return list(run.measurements.values())
 
-    def _drafts(self, dictionary: ConfigurationDictionary) -> dict[EngineName, list[Draft]]:
+    def _drafts(self) -> dict[EngineName, list[Draft]]:
         settings, machine = self._settings, self._machine
         if settings.threads is not None:
             # Fails if there are not as many cores.
@@ -371,27 +346,7 @@ class SearchCommand(_Command):
             left_out |= dict.fromkeys(pruned)
         for each in left_out:
             self._say(f"left out: {each.what}: {each.reason}")
-        if settings.measure == "stale":
-            drafts = self._only_stale(drafts, dictionary)
         return drafts
-
-    def _only_stale(
-        self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
-    ) -> dict[EngineName, list[Draft]]:
-        self._say_unverifiable(
-            Session(engine, draft.configuration)
-            for engine, found in drafts.items()
-            for draft in found
-            if dictionary.row(engine, self._worker_class)
-        )
-        stale = {
-            engine: found
-            for engine, found in drafts.items()
-            if any(map(self._origins.is_stale, dictionary.row(engine, self._worker_class).values()))
-        }
-        if not stale:
-            raise NotFound("no entry of these engines is stale")
-        return stale
 
 
 def summarise(configurations: int, measured: int, predicted: int, known: int) -> str:
@@ -420,21 +375,3 @@ def put_predictions(
 
     delete_from_dictionary(path, is_outdated)
     add_to_dictionary(path, predictions)
-
-
-def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
-    """Report the disturbed measurements; return whether a person at the terminal repeats them."""
-    for measurement in disturbed:
-        typer.echo(
-            f"{measurement.name}: disturbed, other processes took {measurement.background:.1%} of "
-            "the machine's CPU time",
-            err=True,
-        )
-    terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if settings.repeat_disturbed is not None or not terminal:
-        typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)
-        return False
-    try:
-        return typer.confirm(f"Repeat {len(disturbed)} disturbed measurements?", err=True)
-    except typer.Abort:
-        return False

@@ -130,7 +130,6 @@ def profile(
         *("--models", str(models), "--engines", ",".join(names), "--threads", "1"),
         *("--min-duration", "2", "--worker-class", CLASS, "--dictionary", str(dictionary)),
         *("--output", str(directory / "profile")),
-        "--while-serving",
     )
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     keys = (
