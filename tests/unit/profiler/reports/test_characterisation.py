@@ -19,6 +19,7 @@ from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import new_entry
+from tests.report_blocks import figures_of
 
 
 def an_entry(
@@ -218,7 +219,7 @@ def test_what_is_missing_is_said() -> None:
     assert "Only one worker class" in cards
     assert "profile with --threads" in cards
     assert "several power modes" in cards
-    assert any("T_pre was not measured" in figure.caption for figure in report.figures())
+    assert any("T_pre was not measured" in figure.caption for figure in figures_of(report))
     notes = [b for section in report.sections for b in section.blocks if isinstance(b, str)]
     assert any("no front" in note for note in notes)
 
@@ -286,7 +287,7 @@ def test_correlation_with_the_budget_says_that_maxn_is_left_out(
     reconstructed: FleetProfile,
 ) -> None:
     report = characterise(reconstructed, source="thesis", made="now")
-    captions = {figure.key: figure.caption for figure in report.figures()}
+    captions = {figure.key: figure.caption for figure in figures_of(report)}
     assert "MAXN" in captions["figure-5-4-agx"]
     assert "MAXN" not in captions["figure-5-4-nx"]
 
