@@ -104,9 +104,6 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
     ] = RECONSTRUCTED_PROFILE
     # Of actual from profiled times: standard deviation of the logarithm of their ratio.
     estimate_error: Annotated[float, Meta(ge=0, le=2)] = 0.15
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
-    ] = False
     arrivals: Annotated[
         Path | None,
         "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
@@ -119,6 +116,9 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_SIMULATE_"
 
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
     experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
         EXPERIMENTS
     )
@@ -214,9 +214,6 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
         "Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
         "the lowest cost is the best. Without it, the one with the fewest workers.",
     ] = msgspec.field(default_factory=dict)
-    max_workers: Annotated[
-        int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
-    ] = 32
 
 
 Slow: TypeAlias = Literal["workers", "links"]
@@ -230,9 +227,6 @@ class BurstSettings(Settings, frozen=True, kw_only=True):
     seeds: Annotated[
         str, Checked(checked_seeds), "One run per seed; all that is compared gets the same queries."
     ] = "0-4"
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
-    ] = False
 
     @property
     def drawn(self) -> tuple[int, ...]:
