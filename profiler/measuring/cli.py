@@ -29,7 +29,7 @@ from synergai.runtime.paths import default_dictionary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.messages import Measurement
     from synergai.profiles.dictionary import ProfileEntry
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from profiler.cutting.stages import CutEngine
     from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.generators import Draft, Machine, Pruned
-    from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
+    from profiler.measuring.messages import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
     from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ProfileEntry

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec.structs import replace
 
 from profiler.dictionary.origins import agent_version
-from profiler.measuring.measurement import MeasurementOrigin, measure
-from profiler.measuring.messages import MeasurementTask
+from profiler.measuring.measurement import measure
+from profiler.measuring.messages import MeasurementOrigin, MeasurementTask
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.messages import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
     from worker_agent.power.controller import PowerController, PowerMode
     from worker_agent.providers import ProviderChoice
@@ -149,33 +149,28 @@ class Measurer:
         name = f"{session.engine} with {session.configuration}"
         try:
             self.activate(mode)
-            accuracy = self._accuracies.get(answering)
             task = MeasurementTask(
                 models=self._settings.models,
                 session=session,
-                cores=tuple(self._settings.cores),
-                provider=self.provider(session.configuration.execution_provider),
-                queries=queries,
-                min_duration_s=min_duration,
-                max_batch=max_batch,
-                accuracy=accuracy is None,
-                output=self._output / _folder(session),
-                timer=self._timer,
-                root=self._settings.root,
-            )
-            measurement = measure(
-                task,
-                WorkerClass(self._settings.worker_class),
-                MeasurementOrigin(
+                worker_class=WorkerClass(self._settings.worker_class),
+                origin=MeasurementOrigin(
                     digest=origin.digest,
                     runtime=origin.runtime,
                     agent=agent_version(),
                     idle_watts=self._idle_watts,
                     samples_digest=self._origins.samples_of(session.engine),
-                    accuracy=accuracy,
+                    accuracy=self._accuracies.get(answering),
                 ),
-                report,
+                cores=tuple(self._settings.cores),
+                provider=self.provider(session.configuration.execution_provider),
+                queries=queries,
+                min_duration_s=min_duration,
+                max_batch=max_batch,
+                output=self._output / _folder(session),
+                timer=self._timer,
+                root=self._settings.root,
             )
+            measurement = measure(task, report)
             if mode:
                 self._modes.check(mode)
         except (InternalError, SwitchFailed, Unavailable) as error:

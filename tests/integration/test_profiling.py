@@ -178,9 +178,14 @@ def put_family(folder: Path) -> None:
 
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
     task = MeasurementTask(
-        models=models, session=IDENTITY, queries=100, min_duration_s=0.2, output=tmp_path
+        models=models,
+        session=IDENTITY,
+        worker_class=WorkerClass("x"),
+        queries=100,
+        min_duration_s=0.2,
+        output=tmp_path,
     )
-    measurement = measure(task, WorkerClass("x"))
+    measurement = measure(task)
 
     # A query of this engine takes microseconds, asking for it over a socket a hundred.
     assert measurement.entry.qps > measurement.single_stream.qps > 0
@@ -192,13 +197,14 @@ def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
     task = MeasurementTask(
         models=models,
         session=IDENTITY,
+        worker_class=WorkerClass("x"),
         queries=100,
         min_duration_s=0.2,
         output=tmp_path,
         timer=BUILT_IN,
     )
     began = time.monotonic()
-    measurement = measure(task, WorkerClass("x"))
+    measurement = measure(task)
 
     passed_s = time.monotonic() - began
     entry = measurement.entry

@@ -45,12 +45,13 @@ def dictionary(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         task = MeasurementTask(
             models=models,
             session=session,
+            worker_class=WorkerClass(WORKER_CLASS),
             queries=20,
             min_duration_s=0.0,
             output=folder / variant,
             timer=BUILT_IN,
         )
-        return measure(task, WorkerClass(WORKER_CLASS)).entry
+        return measure(task).entry
 
     with ThreadPoolExecutor() as threads, DictionaryStore(folder / "d.db") as store:
         store.put_all(threads.map(entry, LAYERS))

@@ -3,11 +3,11 @@
 import dataclasses
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from profiler.measuring.cli import print_measurements
-from profiler.measuring.measurement import Measurement
+from profiler.measuring.messages import Measurement
 from profiler.measuring.single_stream import SingleStreamResult
 from tests.cores import new_entry
 
@@ -27,7 +27,7 @@ def test_a_line_below_the_table_says_why_latencies_are_invalid(
     result = dataclasses.replace(
         measurement.single_stream, validity="INVALID", invalid_because="few"
     )
-    print_measurements([measurement, dataclasses.replace(measurement, single_stream=result)])
+    print_measurements([measurement, replace(measurement, single_stream=result)])
     remarks = [line for line in capsys.readouterr().out.splitlines() if "few" in line]
     assert remarks == [f"{measurement.name}: the latencies are invalid for LoadGen: few"]
 
@@ -35,8 +35,8 @@ def test_a_line_below_the_table_says_why_latencies_are_invalid(
 def test_the_table_shows_the_highest_rate_in_batches(
     measurement: Measurement, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = msgspec.structs.replace(measurement.entry, batch_qps=(20.0, 45.0, 40.0))
-    print_measurements([measurement, dataclasses.replace(measurement, entry=entry)])
+    entry = replace(measurement.entry, batch_qps=(20.0, 45.0, 40.0))
+    print_measurements([measurement, replace(measurement, entry=entry)])
     lines = capsys.readouterr().out.splitlines()
     assert "in batches" in lines[0]
     assert " 45 of 4 " in lines[-1]
