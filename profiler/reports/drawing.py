@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from matplotlib.axes import Axes
 
@@ -32,12 +34,21 @@ if TYPE_CHECKING:
 
 DWARFED: Final = 50.0
 """Ratio of the largest to the smallest series beyond which a linear axis hides the smallest."""
+_DPI: Final = 120
 _DIGITS: Final = 4
 
 
 def make_figure(width: float, height: float) -> Figure:
     """Return an empty figure; width and height in inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, creating its directory if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=_DPI)
+    return path
 
 
 def plain_number(value: float) -> str:

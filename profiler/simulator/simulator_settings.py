@@ -32,7 +32,6 @@ _MAX_SEED: Final = 2**63 - 1
 LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
-MAX_MEMORY_GIB: Final = 1_000_000
 MIN_LOAD: Final = 1e-6
 WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
 """Power of the thesis's machines under load: the processors' and modules' nominal ones."""
@@ -130,11 +129,6 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
         "cold"
     )
     preload: Annotated[bool, "Load no engine before it is needed, as idle workers do."] = True
-    # For sessions by worker class, in GiB; no limit for those left out.
-    memory: dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]] = msgspec.field(
-        default_factory=dict
-    )
-    session_memory: float = 1.0  # GiB of a session, all of them alike
     t_pre: Annotated[
         TPre, "T_pre is zero, proportional to the job's queries, or the same for every job."
     ] = "fixed"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 Value = TypeVar("Value")
-_GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
 """Configurations of the profile-agnostic policies; other classes use the most threads."""
@@ -53,12 +52,7 @@ def make_workload(
         rate=settings.load_factor * (profile.capacity(fleet) if fleet and not given else 1.0),
         given=given,
     )
-    return replace(
-        workload,
-        fleet=fleet,
-        memory_bytes={WorkerClass(n): int(gib * _GIB) for n, gib in settings.memory.items()},
-        session_bytes=int(settings.session_memory * _GIB),
-    )
+    return replace(workload, fleet=fleet)
 
 
 def arrivals_of(

@@ -157,8 +157,6 @@ class Workload:
         jobs: in order of arrival.
         factors: actual over profiled times, by job and class.
         fleet: number of workers by class; one of each if it is empty.
-        memory_bytes: memory for sessions by class; without a limit if it is missing.
-        session_bytes: memory of each session.
     """
 
     experiment: str
@@ -169,8 +167,6 @@ class Workload:
     jobs: tuple[Job, ...]
     factors: dict[tuple[JobId, WorkerClass], float]
     fleet: Mapping[WorkerClass, int] = field(default_factory=dict)
-    memory_bytes: Mapping[WorkerClass, int] = field(default_factory=dict)
-    session_bytes: int = 0
 
     @property
     def workers(self) -> dict[WorkerId, WorkerClass]:
