@@ -105,8 +105,7 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
     estimate_error: Annotated[float, Meta(ge=0, le=2)] = 0.15
     arrivals: Annotated[
         Path | None,
-        "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
-        "the columns arrival_s, engine, queries and qos_s; only the first is required.",
+        "Jobs from the event log of a gateway (--event-log).",
     ] = None
 
 
@@ -164,11 +163,8 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
 
     @property
     def simulated(self) -> tuple[ExperimentName, ...]:
-        """The experiments that differ: with given arrivals, one of each demand."""
-        if self.arrivals is None:
-            return self.experiments
-        by_demand = {EXPERIMENTS[name].demand: name for name in reversed(self.experiments)}
-        return tuple(name for name in self.experiments if name in by_demand.values())
+        """The experiments that differ: with given jobs, only one."""
+        return self.experiments if self.arrivals is None else self.experiments[:1]
 
 
 class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
