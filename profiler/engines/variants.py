@@ -33,7 +33,6 @@ app: Final = typer.Typer()
 def variants(
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
     models: Models = DEFAULT_MODELS,
-    remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
 ) -> None:
     """Make an 8-bit variant of each ONNX model of an engine.
 
@@ -41,20 +40,16 @@ def variants(
     and its accuracy is measured if the samples have labels. The engine stays usable; agents find
     the new variants.
     """
-    from profiler.zoo.variants import make_variants, remove_variant
+    from profiler.engines.check import check_variant
+    from profiler.zoo.variants import make_variants
 
-    if remove:
-        definition = remove_variant(models, name, remove)
-    else:
-        console = Console(stderr=True)
-        from profiler.engines.check import check_variant as check
-
-        definition = make_variants(
-            models,
-            name,
-            check,
-            lambda text: console.print(text, markup=False, highlight=False),
-        )
+    console = Console(stderr=True)
+    definition = make_variants(
+        models,
+        name,
+        check_variant,
+        lambda text: console.print(text, markup=False, highlight=False),
+    )
     print_table(
         ("variant", "size", "accuracy", "origin"),
         (
