@@ -65,13 +65,12 @@ def test_classes_are_compared_by_ratios_of_means_over_shared_engines() -> None:
         100,
     )
     first, second = summarize_classes(space)
-    assert (first.worker_class, first.qps_ratio, first.fastest) == ("x86", 1.0, "a")
+    assert (first.worker_class, first.qps_ratio) == ("x86", 1.0)
     assert second.shared == 2
     assert second.qps_ratio == pytest.approx(30 / 7.5)
     assert second.t_pre_ratio == pytest.approx(2.0)
     # 100 queries: 3.5 and 8 s on x86, 12 and 26 s on the board.
     assert second.total_ratio == pytest.approx(19 / 5.75)
-    assert (second.fastest, second.slowest) == ("c", "b")
 
 
 def test_threads_are_compared_in_one_mode_and_on_one_provider() -> None:
