@@ -15,7 +15,7 @@ from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.telemetry import MeanPower
+from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -192,10 +192,11 @@ class Measurer:
         if mode:
             seconds = self._modes.activate(mode)
             self._say(f"power mode {mode}: active after {seconds:.2f} s")
-        with MeanPower(MachineFiles(self._settings.root)) as power:
-            if power.is_measured:
+        files = MachineFiles(self._settings.root)
+        with PowerMeter(files, period_s=MEASURE_PERIOD_S) as power:
+            if power.source:
                 time.sleep(IDLE_S)
-        self._idle_watts = power.watts
+        self._idle_watts = power.mean_watts
         self._mode = mode
 
 

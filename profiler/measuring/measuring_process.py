@@ -38,7 +38,7 @@ from synergai.profiles.dictionary import BUILT_IN, DISTURBED, MEASURED, ProfileE
 from synergai.runtime.resources import die_with_parent, usable_cpus
 from synergai.runtime.settings import decode_config
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.telemetry import MeanPower
+from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -200,7 +200,7 @@ def _measure(
         ConditionsMonitor(files) as monitor,
     ):
         times = run_single_stream(host, plan, task.timer, task.output, reporter)
-        with MeanPower(files) as power:
+        with PowerMeter(files, period_s=MEASURE_PERIOD_S) as power:
             ranges = measure_ranges(host, plan, reporter)
         batch_qps = measure_batches(host, plan, reporter, ranges.qps)
     labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
@@ -219,7 +219,7 @@ def _measure(
         latency_p50_s=times.latency_p50_s,
         latency_p90_s=times.latency_p90_s,
         latency_p99_s=times.latency_p99_s,
-        watts=power.watts,
+        watts=power.mean_watts,
         queries=times.queries,
         label=DISTURBED if background.share > DISTURBED_SHARE else MEASURED,
         batch_qps=tuple(batch_qps),

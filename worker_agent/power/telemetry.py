@@ -30,7 +30,7 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _BOARD_TOTAL: Final = "VDD_IN"
 _CHANNELS: Final = 3
 """Channels of an INA3221; newer drivers list sums as further channels."""
-_MEASURE_PERIOD_S: Final = 0.1
+MEASURE_PERIOD_S: Final = 0.1
 _SERVICE_PERIOD_S: Final = 0.5
 """Sampling period in service, longer than that of a measurement."""
 
@@ -225,38 +225,21 @@ def _rails_of_jetpack_5(files: MachineFiles) -> list[Rail]:
     return rails
 
 
-class EnergyMeter:
-    """Energy consumption of the machine since construction, at the time `began`."""
-
-    def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
-        self.source = sensor.source
-        self._sensor = sensor
-        self._clock = clock
-        self.began = clock()
-        self._begin = sensor.joules(self.began)
-
-    def sample(self) -> tuple[float, float]:
-        """Return the time and the energy so far, in joules; call it often, as it samples power."""
-        now = self._clock()
-        return now, self._sensor.joules(now) - self._begin
-
-
-def open_meter(
-    files: MachineFiles | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    gpus: Collection[int] | None = None,
-) -> EnergyMeter:
+def open_sensor(files: MachineFiles, gpus: Collection[int] | None = None) -> EnergySensor:
     """Open the first sensor that can be read: of the whole machine, otherwise of its parts.
 
     Args:
         gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
     """
     reasons = []
-    for open_sensor in (Ina3221Sensor, partial(_open_parts, gpus=gpus)):
+    for find in (Ina3221Sensor, partial(_open_parts, gpus=gpus)):
         try:
-            return EnergyMeter(open_sensor(files or MachineFiles()), clock)
+            sensor: EnergySensor = find(files)
+            sensor.joules(0.0)
         except (NotSupported, OSError, ValueError) as error:
             reasons.append(str(error))
+        else:
+            return sensor
     raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
 
 
@@ -277,9 +260,11 @@ class PowerReading:
 
 
 class PowerMeter:
-    """Power and energy of the machine, which a thread samples.
+    """Power and energy of the machine, which a thread samples; a context manager.
 
-    `source` is empty if power is not measured.
+    Attributes:
+        source: the sensors; empty if power is not measured.
+        mean_watts: mean power, once it is closed; 0 if the sensors have measured nothing.
     """
 
     def __init__(
@@ -290,21 +275,31 @@ class PowerMeter:
         period_s: float = _SERVICE_PERIOD_S,
     ) -> None:
         self.source = ""
+        self.mean_watts = 0.0
+        self._clock = clock
         self._period_s = period_s
         # Time and energy of the latest sample; None without a sensor, or once it has failed.
         self._latest: tuple[float, float] | None = None
         self._stopped = threading.Event()
         try:
-            self._meter = open_meter(files, clock, gpus)
-        except NotSupported as error:
+            self._sensor = open_sensor(files or MachineFiles(), gpus)
+            self._began = clock()
+            self._begin = self._sensor.joules(self._began)
+        except (NotSupported, OSError, ValueError) as error:
             _log.info("%s", error)
             return
-        self.source = self._meter.source
+        self.source = self._sensor.source
         _log.info("measuring power with %s", self.source)
-        self._before = self._latest = self._meter.began, 0.0
+        self._before = self._latest = self._began, 0.0
         self._watts = 0.0
-        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="meter", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def read(self) -> PowerReading | None:
         """Return the current reading; None if power is not measured or the sensor has failed."""
@@ -317,44 +312,25 @@ class PowerMeter:
             self._before = latest
         return PowerReading(self._watts, joules)
 
-    def close(self) -> float:
-        """Stop measuring; return the mean power, or 0 if the sensor has measured nothing."""
+    def close(self) -> None:
+        """Stop measuring."""
         if not self.source:
-            return 0.0
+            return
         self._stopped.set()
         self._thread.join()
         with contextlib.suppress(OSError, ValueError):
-            now, joules = self._meter.sample()
-            return joules / (now - self._meter.began) if now > self._meter.began else 0.0
-        return 0.0
+            now, joules = self._sample()
+            if now > self._began:
+                self.mean_watts = joules / (now - self._began)
 
-    def _sample(self) -> None:
+    def _sample(self) -> tuple[float, float]:
+        now = self._clock()
+        return now, self._sensor.joules(now) - self._begin
+
+    def _watch(self) -> None:
         try:
             while not self._stopped.wait(self._period_s):
-                self._latest = self._meter.sample()
+                self._latest = self._sample()
         except (OSError, ValueError) as error:
             self._latest = None
             _log.warning("stopped measuring power: %s", error)
-
-
-class MeanPower:
-    """Mean power over a block: ``with MeanPower() as power: …``, then ``power.watts``, or 0."""
-
-    def __init__(
-        self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.watts = 0.0
-        self._files = files
-        self._clock = clock
-
-    def __enter__(self) -> Self:
-        self._meter = PowerMeter(self._files, self._clock, period_s=_MEASURE_PERIOD_S)
-        return self
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the machine has a meter; known within the block."""
-        return bool(self._meter.source)
-
-    def __exit__(self, *_: object) -> None:
-        self.watts = self._meter.close()
