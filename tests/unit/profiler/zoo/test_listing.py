@@ -8,7 +8,7 @@ from rich.console import Console
 from profiler.zoo import image_engines
 from profiler.zoo import recipes as zoo
 from profiler.zoo.architectures import MobileNet
-from profiler.zoo.image_engines import ModelExport, export_models
+from profiler.zoo.image_engines import export_model
 from profiler.zoo.listing import PUBLISHED, EngineListing, list_engines
 from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
@@ -143,14 +143,7 @@ def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_engines, "WRITER", "profiler.zoo.no_such_writer")
-    export = ModelExport(
-        architecture=MobileNet(),
-        weights={},
-        model_format="tflite",
-        target=tmp_path / "model.tflite",
-    )
-
     with pytest.raises(InternalError, match=r"cannot write the model: .*No module named") as caught:
-        export_models([export])
+        export_model(MobileNet(), {}, "tflite", tmp_path / "model.tflite")
 
     assert "\n" not in str(caught.value)
