@@ -175,15 +175,12 @@ def delete(
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     label: Annotated[str | None, typer.Option(help="Only this label, such as observed.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All entries.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
-    ] = False,
 ) -> None:
     """Delete the entries that match all of the options.
 
     A running gateway picks this up within a second, and measures engines without entries again.
     """
-    from profiler.dictionary.files import delete_from_dictionary, load_dictionary
+    from profiler.dictionary.files import delete_from_dictionary
     from synergai.errors import InvalidSettings
 
     if not (everything or engine or worker_class or label):
@@ -198,12 +195,8 @@ def delete(
             and label in (None, entry.label)
         )
 
-    if dry_run:
-        selected = [entry for entry in load_dictionary(dictionary) if selects(entry)]
-    else:
-        selected = delete_from_dictionary(dictionary, selects)
-    verb = "would delete" if dry_run else "deleted"
-    typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
+    deleted = delete_from_dictionary(dictionary, selects)
+    typer.echo(f"deleted {counted(len(deleted), 'entry')}: {dictionary}")
 
 
 def _fastest(entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
