@@ -361,12 +361,11 @@ class Speedups(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Chart):
-    """Clouds of points over two quantities.
+    """Joined points over two quantities, on logarithmic axes.
 
     Attributes:
         clouds: points by name.
         background: clouds that are not told apart, called `background_name` together.
-        fronts: whether the points of a cloud are joined, over logarithmic axes.
     """
 
     x_label: str
@@ -374,15 +373,13 @@ class Scatter(Chart):
     clouds: Mapping[str, Points]
     background: Sequence[Points] = ()
     background_name: str = ""
-    fronts: bool = False
 
     def _legend(self) -> Sequence[str]:
         return [*self.clouds, *([self.background_name] if self.background else [])]
 
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
-        style: dict[str, Any] = {"markersize": 5, "clip_on": False}
-        style["linestyle"] = "-" if self.fronts else ""
+        style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "-"}
         for number, (name, points) in enumerate(self.clouds.items()):
             colour, marker = series_style(number)
             style |= {"color": colour, "marker": marker, "linewidth": 1.4, "zorder": 3}
@@ -391,14 +388,9 @@ class Scatter(Chart):
             style |= {"color": _GREY, "marker": ".", "linewidth": 0.8, "zorder": 2}
             drawn = axes.plot(*_split(points), label=self.background_name, **style)
             handles += [] if number else drawn
-        if self.fronts:
-            use_log(axes, "x")
-            use_log(axes, "y")
-            thin_log_ticks(axes, *axes.get_xlim())
-        else:
-            axes.set_xlim(0)
-            axes.set_ylim(0)
-            plain_ticks(axes, "x", "y")
+        use_log(axes, "x")
+        use_log(axes, "y")
+        thin_log_ticks(axes, *axes.get_xlim())
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.grid()

@@ -82,7 +82,6 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
             [figures.draw_workers(study), figures.draw_engines(study)],
         ),
         Section("costs", "T_pre and scheduling", [figures.draw_overheads(study)]),
-        _energy(study),
     ]
     if origin.is_reconstructed:
         sections += _reproduction(study)
@@ -174,13 +173,6 @@ def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
 
 def _interval(spread: Spread, margin: float, seeds: int) -> str:
     return f"{spread.mean:.2f} ± {margin:.2f}" if seeds > 1 else f"{spread.mean:g}"
-
-
-def _energy(study: Study) -> Section:
-    if any(study.joules_per_query(policy) is not None for policy in study.policies):
-        return Section("energy-use", "Energy", [figures.draw_energy(study)])
-    note = "The power of the workers was not measured, so that energy is not known."
-    return Section("energy-use", "Energy", [note])
 
 
 def _factors(study: Study, reference: str) -> list[Section]:

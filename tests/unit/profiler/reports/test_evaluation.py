@@ -153,7 +153,6 @@ def test_shares_and_means_of_a_study(study: Study, reconstructed: Profile) -> No
             times = study.distribution(policy, experiment, lambda job: job.end_to_end_s)
             assert times is not None
             assert times.count == 48
-    assert study.joules_per_query("be") is None
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -197,7 +196,7 @@ def test_qos_times_of_fast_engines_have_digits() -> None:
     assert not [cell for row in rows for cell in row.values() if cell == "0.0"]
 
 
-def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
+def a_profile(*, qps: float = 10.0) -> Profile:
     return Profile(
         new_entry(
             "net",
@@ -205,7 +204,6 @@ def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
             qps * threads,
             Configuration(threads),
             model_load_s=1.0,
-            watts=watts * threads,
         )
         for threads in (1, 2)
     )
@@ -221,22 +219,6 @@ def test_small_studies_have_whole_cards(policies: tuple[str, ...]) -> None:
         assert "nan" not in answer
     assert not report.banner
     assert "thesis" not in {section.key for section in report.sections}
-    [note] = [s.blocks[0] for s in report.sections if s.key == "energy-use"]
-    assert "not measured" in str(note)
-
-
-def test_energy_is_that_of_busy_workers() -> None:
-    study = a_study(
-        a_profile(watts=10.0),
-        policies=("edf",),
-        seeds="3",
-        experiments="DL-FL",
-        sessions="prewarmed",
-        estimate_error=0,
-    )
-    # 20 queries per second at 20 W.
-    assert study.joules_per_query("edf") == pytest.approx(1.0)
-    assert "energy" in {figure.key for figure in figures_of(a_report(study, a_profile()))}
 
 
 def test_bounds_have_a_card() -> None:

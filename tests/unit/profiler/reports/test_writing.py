@@ -61,9 +61,7 @@ CHARTS: list[Chart] = [
         clouds={"a": [(1.0, 2.0), (3.0, 1.0)]},
         background=[[(2.0, 2.0)]],
         background_name="others",
-        fronts=True,
     ),
-    Scatter(title="Points", x_label="J", y_label="violations", clouds={"a": [(1.0, 2.0)]}),
 ]
 
 
