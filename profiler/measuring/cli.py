@@ -167,7 +167,7 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         "fallback_share": measurement.fallback_share,
         "first_load_s": measurement.first_load_s,
         "single_stream": measurement.single_stream,
-        "logs": str(measurement.logs),
+        "logs": measurement.logs,
     }
 
 

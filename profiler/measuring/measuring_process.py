@@ -244,7 +244,7 @@ def _measure(
     return Measurement(
         entry=entry,
         single_stream=times,
-        logs=task.output,
+        logs=str(task.output),
         background=background.share,
         fallback_share=ready.fallback_share,
         first_load_s=first_load_s,

@@ -79,7 +79,7 @@ class Measurement(Struct, frozen=True, kw_only=True, tag=True):
 
     entry: ProfileEntry
     single_stream: SingleStreamResult
-    logs: Path
+    logs: str
     background: float
     fallback_share: float | None = None
     first_load_s: float | None = None

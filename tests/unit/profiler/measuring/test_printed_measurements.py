@@ -1,7 +1,6 @@
 """The table of measurements."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ def measurement() -> Measurement:
         validity="VALID", queries=9, qps=9.0, latency_p50_s=1, latency_p90_s=1, latency_p99_s=1
     )
     entry = new_entry("a", "x86", 100.0)
-    return Measurement(entry=entry, single_stream=result, logs=Path(), background=0.0)
+    return Measurement(entry=entry, single_stream=result, logs="", background=0.0)
 
 
 def test_a_line_below_the_table_says_why_latencies_are_invalid(

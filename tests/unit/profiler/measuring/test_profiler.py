@@ -57,7 +57,7 @@ some other line
                 latency_p90_s=0.5,
                 latency_p99_s=0.5,
             ),
-            logs=Path("logs"),
+            logs="logs",
             background=0.01,
         ),
     ],

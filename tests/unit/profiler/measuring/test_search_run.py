@@ -55,7 +55,7 @@ class FakeMeasurer:
             accuracy=0.75,
             accuracy_samples=100,
         )
-        return Measurement(entry=entry, single_stream=RESULT, logs=Path(), background=0.0)
+        return Measurement(entry=entry, single_stream=RESULT, logs="", background=0.0)
 
 
 @contextmanager
