@@ -13,32 +13,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from profiler.cutting.stages import cut_engine
 from profiler.dictionary.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from profiler.measuring.conditions import THROTTLED_SHARE
-from profiler.measuring.generators import (
-    configurations,
-    find_engines,
-    generate,
-    sessions_to_measure,
-)
+from profiler.measuring.generators import find_engines, generate
 from profiler.measuring.search_run import SearchRun, make_plan, make_space
 from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable, InvalidInput
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.names import is_stage
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ConfigurationDictionary
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from profiler.cutting.stages import CutEngine
     from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.generators import Draft, Machine, Pruned
+    from profiler.measuring.generators import Draft, Machine
     from profiler.measuring.measurer import Measurer
     from profiler.measuring.messages import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
-    from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ProfileEntry
 
 
@@ -125,11 +119,25 @@ class _Command:
             seconds = time.monotonic() - began
             self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
 
-    def _say_lacking(self, definitions: Iterable[EngineDefinition]) -> None:
-        """Say which variants are not measured because their files are missing."""
-        for definition in definitions:
+    def _drafts(self, threads: Sequence[int]) -> dict[EngineName, list[Draft]]:
+        """Return the configurations of each engine, and say what is left out.
+
+        Args:
+            threads: thread counts; 0 stands for one per core. Empty for powers of two.
+        """
+        drafts: dict[EngineName, list[Draft]] = {}
+        left_out: dict[str, None] = {}
+        for definition in find_engines(self._settings.models, self._settings.engines):
             for name in definition.lacking:
-                self._say(f"left out: variant {name} of {definition.name}: its file is missing")
+                left_out[f"variant {name} of {definition.name}: its file is missing"] = None
+            found, pruned = generate(definition, self._machine, threads)
+            drafts[EngineName(definition.name)] = found
+            left_out |= dict.fromkeys(f"{each.what}: {each.reason}" for each in pruned)
+        for text in left_out:
+            self._say(f"left out: {text}")
+        if not any(drafts.values()):
+            raise NotFound("nothing is left to measure")
+        return drafts
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -180,17 +188,14 @@ class ListedCommand(_Command):
         return measurements
 
     def _sessions(self) -> list[Session]:
-        settings, machine = self._settings, self._machine
-        self._say_lacking(find_engines(settings.models, settings.engines))
-        wanted = sessions_to_measure(
-            settings.models,
-            settings.engines,
-            settings.threads or (1,),
-            machine.modes,
-            settings.cores,
-            machine.offers,
-        )
-        if settings.measure == "missing":
+        wanted = [
+            Session(name, draft.configuration)
+            for name, drafts in self._drafts(self._settings.threads or (1,)).items()
+            for draft in drafts
+        ]
+        modes = [mode.name for mode in self._machine.modes] or [""]
+        wanted.sort(key=lambda session: modes.index(session.configuration.power_mode))
+        if self._settings.measure == "missing":
             left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
             self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
             wanted = left
@@ -286,7 +291,7 @@ class SearchCommand(_Command):
         """Search, and return the measurements."""
         settings = self._settings
         dictionary = self._known()
-        drafts = self._drafts()
+        drafts = self._drafts(settings.threads or ())
         run = SearchRun(
             make_space(
                 drafts,
@@ -330,23 +335,6 @@ class SearchCommand(_Command):
         if rows := run.without_time():
             self._say(f"no time for {', '.join(rows)}: nothing of them was measured")
         return list(run.measurements.values())
-
-    def _drafts(self) -> dict[EngineName, list[Draft]]:
-        settings, machine = self._settings, self._machine
-        if settings.threads is not None:
-            # Fails if there are not as many cores.
-            configurations(settings.threads, machine.modes, settings.cores)
-        drafts: dict[EngineName, list[Draft]] = {}
-        left_out: dict[Pruned, None] = {}
-        definitions = find_engines(settings.models, settings.engines)
-        self._say_lacking(definitions)
-        for definition in definitions:
-            found, pruned = generate(definition, machine, settings.threads or ())
-            drafts[EngineName(definition.name)] = found
-            left_out |= dict.fromkeys(pruned)
-        for each in left_out:
-            self._say(f"left out: {each.what}: {each.reason}")
-        return drafts
 
 
 def summarise(configurations: int, measured: int, predicted: int, known: int) -> str:
