@@ -96,49 +96,34 @@ def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
     )
 
 
-class StagedCheck:
-    """Loads a staged engine as an agent does, and keeps the result."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self.result = "not checked"
-        self.notes: tuple[str, ...] = ()
-        self._enabled = enabled
-        self._description: EngineDescription | None = None
-
-    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
-        """Check the engine `name` in the directory `models`."""
-        self.notes = model.contents.notes
-        if not self._enabled:
-            return
-        try:
-            self._description = description = check_engine(models, name)
-        except BackendMissing as error:
-            self.result = f"not checked: {error}"
-            return
-        self.result = "checked"
-        if description.unverified:
-            self.result = f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
-
-    def remember(self, definition: EngineDefinition) -> None:
-        """Record the result, so that agents need not load the engine to describe it."""
-        if self._description is not None:
-            with suppress(EngineUnusable, OSError):
-                remember(definition, self._description)
-
-
 class StagedChecks:
-    """A check of each of several engines that are added together."""
+    """Loads staged engines as an agent does, and keeps the results."""
 
-    def __init__(self) -> None:
-        self._checks: dict[str, StagedCheck] = {}
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._results: dict[str, str] = {}
+        self._descriptions: dict[str, EngineDescription] = {}
 
     def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`."""
-        self._checks[name] = StagedCheck(enabled=True)
-        self._checks[name](models, name, model)
+        result = self._check(models, name) if self._enabled else "not checked"
+        self._results[name] = "\n".join((result, *model.contents.notes))
+
+    def _check(self, models: Path, name: str) -> str:
+        try:
+            self._descriptions[name] = description = check_engine(models, name)
+        except BackendMissing as error:
+            return f"not checked: {error}"
+        if description.unverified:
+            return f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
+        return "checked"
 
     def remember(self, definition: EngineDefinition) -> str:
-        """Record the result for an engine, and return it as text."""
-        check = self._checks[definition.name]
-        check.remember(definition)
-        return check.result
+        """Return the result for an engine as text.
+
+        It is recorded, so that agents need not load the engine to describe it.
+        """
+        if definition.name in self._descriptions:
+            with suppress(EngineUnusable, OSError):
+                remember(definition, self._descriptions[definition.name])
+        return self._results[definition.name]

@@ -330,14 +330,14 @@ def add(
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
     from profiler import installation
-    from profiler.engines.check import StagedCheck
+    from profiler.engines.check import StagedChecks
     from profiler.zoo.listing import find_published
     from synergai.models.formats.model_files import ignored_configs
 
     published = find_published(recipe) if recipe else None
     if published is not None:
         published.check(model)
-    self_check = StagedCheck(enabled=check)
+    checks = StagedChecks(enabled=check)
     definition = installation.add_model(
         models,
         model,
@@ -348,12 +348,11 @@ def add(
         keys=published.keys if published else {},
         signature=signature,
         replace=replace,
-        check=self_check,
+        check=checks,
     )
-    self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
     ignored = ignored_configs([model if model.is_dir() else model.absolute().parent])
-    typer.echo("\n".join((self_check.result, *self_check.notes, *ignored)))
+    typer.echo("\n".join((checks.remember(definition), *ignored)))
     _print_found_by(1)
 
 

@@ -102,9 +102,10 @@ def test_classifier_is_rejected_for_a_detection_data_set(tmp_path: Path) -> None
         dataset_library("coco", save_coco(tmp_path, ["red"]), ENGINE)
 
 
-def test_missing_data_set_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", [Coco, ImageNet])
+def test_missing_data_set_is_reported(library: type[Coco | ImageNet], tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
-        dataset_library("coco", tmp_path / "nowhere", ENGINE)
+        library(tmp_path / "nowhere")
 
 
 def classes(*found: float) -> dict[int, NDArray[np.float32]]:
