@@ -17,6 +17,7 @@ from synergai.domain import Configuration
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.resources import usable_cores
+from worker_agent.cpu_affinity import powers_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -107,12 +108,6 @@ def thread_levels(draft: Draft, machine: Machine, levels: Sequence[int]) -> Gene
         else:
             configuration = structs.replace(draft.configuration, threads=level or cores)
             yield replace(draft, configuration=configuration)
-
-
-def powers_of_two(cores: int) -> list[int]:
-    """Return 1, 2, 4, … up to `cores`, which is the last one."""
-    levels = [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
-    return [*levels, cores]
 
 
 def power_modes(draft: Draft, machine: Machine) -> Generated:

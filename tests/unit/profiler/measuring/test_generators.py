@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from profiler.measuring.generators import Draft, Machine, find_engines, generate, powers_of_two
+from profiler.measuring.generators import Draft, Machine, find_engines, generate
 from profiler.measuring.search.space import Knobs
 from profiler.measuring.search_run import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.errors import NotFound
 from synergai.models.directory import EngineDefinition
+from worker_agent.cpu_affinity import powers_of_two
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers import Offers, ProviderChoice
 
