@@ -46,8 +46,6 @@ _DATATYPES: Final = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
-_ZIPPED: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
-"""Types of ``ZipMap``'s output: a map from classes to probabilities for each row."""
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
@@ -114,9 +112,9 @@ class OnnxRuntimeBackend:
         scalars = any(not value.shape for value in (*inputs, *outputs))
         unranked = unranked_tensors(path) if scalars else frozenset[str]()
         self.inputs = tuple(_input(value, unranked) for value in inputs)
-        # Other sequences and maps have no datatype; they are omitted if there is a tensor output.
+        # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
-            _spec(value, unranked) for value in outputs if value.type in (*_DATATYPES, *_ZIPPED)
+            _spec(value, unranked) for value in outputs if value.type in _DATATYPES
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
@@ -155,7 +153,7 @@ class OnnxRuntimeBackend:
                 name: _to_text(name, array) if name in self._texts else array
                 for name, array in inputs.items()
             }
-        results: list[Any]
+        results: list[Array]
         try:
             if self._bfloat16:
                 results = _run_with_bfloat16(
@@ -234,8 +232,6 @@ def _input(value: Any, unranked: Set[str]) -> TensorSpec:
 
 
 def _spec(value: Any, unranked: Set[str]) -> TensorSpec:
-    if value.type in _ZIPPED:
-        return TensorSpec(value.name, "FP32", (-1, -1))
     if not value.shape and value.name in unranked:
         return TensorSpec(value.name, _DATATYPES[value.type], UNKNOWN_RANK)
     # A dynamic dimension is a name or None.
@@ -256,13 +252,8 @@ def _reason(error: Exception) -> str:
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 
 
-def _array(result: Any) -> Array:
-    """Return an output; of a sequence of maps, a row per map, whose keys are in ascending order."""
-    if isinstance(result, list):
-        rows = [list(each.values()) for each in result]
-        return np.array(rows, np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
-    array: Array = result
-    return _to_bytes(array) if array.dtype.hasobject else array
+def _array(result: Array) -> Array:
+    return _to_bytes(result) if result.dtype.hasobject else result
 
 
 def _to_text(name: str, array: Array) -> Array:

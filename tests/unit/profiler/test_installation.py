@@ -1,7 +1,6 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -184,16 +183,8 @@ def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path) -> None:
     where = ["--models", str(tmp_path / "models")]
     model = save_classifier(tmp_path / "m.onnx")
     added = CliRunner().invoke(app, ["add", str(model), *where, "--no-check"])
-    assert "output 'probabilities' is a sequence of maps, as scikit-learn's" in added.output
-    assert "output 'values' is not a tensor and is not served" in added.output
-    inspected = CliRunner().invoke(app, ["inspect", "m", *where, "--json"])
-    contents = json.loads(inspected.output)
-    assert contents["outputs"][1] == {
-        "name": "probabilities",
-        "datatype": "FP32",
-        "shape": [-1, -1],
-    }
-    assert len(contents["notes"]) == 2
+    for output in ("probabilities", "values"):
+        assert f"output '{output}' is not a tensor and is not served" in added.output
 
 
 def move_weights(model: Path, location: str) -> None:
