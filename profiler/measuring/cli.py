@@ -164,8 +164,6 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
         "background": measurement.background,
-        "fallback_share": measurement.fallback_share,
-        "first_load_s": measurement.first_load_s,
         "single_stream": measurement.single_stream,
         "logs": measurement.logs,
     }
@@ -183,28 +181,9 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
         [column.name for column in shown],
         ([column.text(measurement) for column in shown] for measurement in measurements),
     )
-    for remark in (provider_text, _invalid_text):
-        for text in filter(None, map(remark, measurements)):
-            typer.echo(text)
-
-
-def provider_text(measurement: Measurement) -> str:
-    """Return a remark about the execution provider of a measurement; empty if there is none."""
-    texts = []
-    if measurement.fallback_share:
-        texts.append(f"{measurement.fallback_share:.0%} of the nodes fall back to another provider")
-    if measurement.first_load_s is not None:
-        texts.append(
-            f"T_pre {format_seconds(measurement.entry.t_pre_s)} with a filled cache, "
-            f"{format_seconds(measurement.first_load_s)} before"
-        )
-    return f"{measurement.name}: {'; '.join(texts)}" if texts else ""
-
-
-def _invalid_text(measurement: Measurement) -> str:
-    """Return why LoadGen calls the latencies of a measurement invalid; empty if it does not."""
-    reason = measurement.single_stream.invalid_because
-    return f"{measurement.name}: the latencies are invalid for LoadGen: {reason}" if reason else ""
+    for each in measurements:
+        if reason := each.single_stream.invalid_because:
+            typer.echo(f"{each.name}: the latencies are invalid for LoadGen: {reason}")
 
 
 class _Column(NamedTuple):

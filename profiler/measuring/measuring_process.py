@@ -168,13 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     provider = task.provider
     start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
     try:
-        first_load_s = None
         if provider is not None and provider.cache is not None:
             # In service, what it compiles is compiled once; all later loads find it in the cache.
-            with start() as one:
-                first_load_s = one.ready.setup_s
+            start().close()
         with start() as host:
-            measurement = _measure(host, task, options.parent, reporter, first_load_s)
+            measurement = _measure(host, task, options.parent, reporter)
     except SynergaiError as error:
         reporter.send(MeasurementFailed(str(error)))
         return 1
@@ -183,11 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(
-    host: HostClient,
-    task: MeasurementTask,
-    parent: int,
-    reporter: Reporter,
-    first_load_s: float | None,
+    host: HostClient, task: MeasurementTask, parent: int, reporter: Reporter
 ) -> Measurement:
     ready, origin = host.ready, task.origin
     max_batch = min(ready.max_batch, task.max_batch)
@@ -246,8 +240,6 @@ def _measure(
         single_stream=times,
         logs=str(task.output),
         background=background.share,
-        fallback_share=ready.fallback_share,
-        first_load_s=first_load_s,
     )
 
 

@@ -71,18 +71,12 @@ class Measurement(Struct, frozen=True, kw_only=True, tag=True):
     Attributes:
         logs: folder of the log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
-        fallback_share: share of the model's nodes that its execution provider does not run, 0 to 1;
-            None if it is not known, or runs on the CPU anyway.
-        first_load_s: seconds to load it when its execution provider had it to compile; None if that
-            keeps no compiled models.
     """
 
     entry: ProfileEntry
     single_stream: SingleStreamResult
     logs: str
     background: float
-    fallback_share: float | None = None
-    first_load_s: float | None = None
 
     @property
     def name(self) -> str:

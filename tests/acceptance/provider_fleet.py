@@ -137,8 +137,6 @@ def profile(
         "threads",
         "execution_provider",
         "qps",
-        "first_load_s",
-        "fallback_share",
         "label",
     )
     loads = ("backend_start_s", "model_load_s", "data_preparation_s")

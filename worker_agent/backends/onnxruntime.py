@@ -65,7 +65,7 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntimeBackend:
-    """A model in an ONNX Runtime session; `fallback_share` is that of nodes on other providers."""
+    """A model in an ONNX Runtime session."""
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         try:
@@ -104,9 +104,8 @@ class OnnxRuntimeBackend:
             how = "" if provider is None else f" with {provider}"
             message = f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
             raise runtime_failure(message, error) from None
-        self.fallback_share: float | None = None
         if provider is not None:
-            self.fallback_share = self._check_provider(provider)
+            self._check_provider(provider)
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         # The runtime gives tensors of unknown rank the shape of a scalar.
         scalars = any(not value.shape for value in (*inputs, *outputs))
@@ -124,8 +123,8 @@ class OnnxRuntimeBackend:
             spec.name for spec in (*self.inputs, *self.outputs) if spec.datatype == "BF16"
         )
 
-    def _check_provider(self, provider: ProviderChoice) -> float | None:
-        """Check that the session uses the provider; return the share of nodes on others."""
+    def _check_provider(self, provider: ProviderChoice) -> None:
+        """Check that the session uses the provider, and runs a node with it."""
         runtime_name = provider.details.runtime_name
         used = self._session.get_providers()
         if used[:1] != [runtime_name]:
@@ -136,15 +135,10 @@ class OnnxRuntimeBackend:
         try:
             parts = self._session.get_provider_graph_assignment_info()
         except (AttributeError, RuntimeError):  # before 1.24, or a build without it
-            return None
-        nodes = [(part.ep_name, len(part.get_nodes())) for part in parts]
-        total = sum(count for _, count in nodes)
-        there = sum(count for name, count in nodes if name == runtime_name)
-        if not total:
-            return None
-        if not there:
+            return
+        total = sum(len(part.get_nodes()) for part in parts)
+        if total and all(part.ep_name != runtime_name for part in parts):
             raise EngineUnusable(f"{provider} runs none of the {total} nodes of the model")
-        return (total - there) / total
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, in that order, for one query or batch."""
