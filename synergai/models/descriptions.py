@@ -7,7 +7,6 @@ engine changes. Agents write the cache; ``synergai engines`` adds to it and read
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,13 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
-from synergai.errors import EngineUnusable
 from synergai.models.formats.model_files import digest
 from synergai.runtime.files import write_atomic
 from synergai.runtime.paths import agent_state, gateway_state, worker_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
@@ -106,21 +103,3 @@ def remember(definition: EngineDefinition, description: EngineDescription) -> No
     for cache in default_caches():
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_descriptions(cache, read_descriptions(cache) | {key: description})
-
-
-def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:
-    """Return why engines are unverified, by name, as far as the default caches tell."""
-    reasons = {
-        key: description.unverified
-        for cache in default_caches()
-        for key, description in read_descriptions(cache).items()
-        if description.unverified
-    }
-    found: dict[str, str] = {}
-    # Digests take time, and most machines have no such engine.
-    for definition in definitions if reasons else ():
-        with suppress(EngineUnusable, OSError):
-            key = digests_of(definition).key
-            if key in reasons:
-                found[definition.name] = reasons[key]
-    return found

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from synergai.domain import TensorSpec
-from synergai.models import descriptions
 from synergai.models.descriptions import (
     EngineDescription,
     default_caches,
-    find_unverified,
     read_descriptions,
     remember,
 )
@@ -37,23 +35,6 @@ def test_remembered_description_is_in_the_caches_of_agent_and_serve(
         remember(definition, UNVERIFIED if definition.name == "one" else VERIFIED)
     for cache in default_caches():
         assert len(read_descriptions(cache)) == 2
-    assert find_unverified(engines) == {"one": "it fails"}
-
-
-def test_changed_engine_is_no_longer_known_to_be_unverified(
-    engines: list[EngineDefinition],
-) -> None:
-    remember(engines[0], UNVERIFIED)
-    engines[0].file.write_text("changed")
-    assert find_unverified(engines) == {}
-
-
-def test_no_model_is_read_if_all_engines_are_verified(
-    engines: list[EngineDefinition], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remember(engines[0], VERIFIED)
-    monkeypatch.delattr(descriptions, "digests_of")
-    assert find_unverified(engines) == {}
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2, "engines": {}}', '{"format": 1}'])
