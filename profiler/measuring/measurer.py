@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
 from profiler.dictionary.origins import agent_version
-from profiler.measuring.measurement import measure
-from profiler.measuring.messages import MeasurementOrigin, MeasurementTask
+from profiler.measuring.messages import (
+    DECODER,
+    Measurement,
+    MeasurementFailed,
+    MeasurementOrigin,
+    MeasurementTask,
+    Progress,
+)
+from profiler.report_pipe import run_with_report_pipe
 from synergai.domain import MAX_BATCH, Session, WorkerClass
-from synergai.errors import EngineUnusable, InternalError, Unavailable
+from synergai.errors import EngineUnusable, InternalError, InvalidInput, Unavailable
+from synergai.runtime.settings import encode_config
 from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
@@ -22,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.messages import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
     from worker_agent.power.controller import PowerController, PowerMode
     from worker_agent.providers import ProviderChoice
@@ -97,6 +106,7 @@ class ProfiledModes:
         controller.switch(self._original)
 
 
+_LOG_FILE: Final = "host.log"
 IDLE_S: Final = 1.0
 """Duration for which the power of the idle machine is measured, where it can be."""
 
@@ -198,6 +208,34 @@ class Measurer:
                 time.sleep(IDLE_S)
         self._idle_watts = power.mean_watts
         self._mode = mode
+
+
+def measure(task: MeasurementTask, report: Callable[[float], None] = lambda _: None) -> Measurement:
+    """Measure in a child process, which ends before this returns or raises."""
+    command = (
+        *(sys.executable, "-m", "profiler.measuring.measuring_process", encode_config(task)),
+        *("--parent", str(os.getpid())),
+    )
+    output, log = task.output, task.output / _LOG_FILE
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
+    with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
+        for line in lines:
+            match DECODER.decode(line):
+                case Progress(share):
+                    report(share)
+                case Measurement() as measurement:
+                    report(1.0)
+                    return measurement
+                case MeasurementFailed(reason):
+                    session = task.session
+                    raise EngineUnusable(
+                        f"cannot measure {session.engine} with {session.configuration}: {reason}"
+                    )
+    raise InternalError(f"the measuring process ended without a result; see {log}")
 
 
 def _folder(session: Session) -> str:

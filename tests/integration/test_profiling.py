@@ -18,7 +18,7 @@ from profiler.engines.check import check_variant
 from profiler.installation import write_definition
 from profiler.measuring.cli import profile
 from profiler.measuring.conditions import DISTURBED_SHARE
-from profiler.measuring.measurement import measure
+from profiler.measuring.measurer import measure
 from profiler.measuring.messages import MeasurementTask
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.zoo import recipes as zoo

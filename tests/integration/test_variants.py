@@ -13,7 +13,7 @@ import pytest
 import synergai
 from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import load_dictionary
-from profiler.measuring.measurement import measure
+from profiler.measuring.measurer import measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
