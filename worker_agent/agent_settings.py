@@ -29,11 +29,13 @@ from synergai.runtime.setting_types import (
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_places, check_thread_counts, powers_of_two
-from worker_agent.power.controller import AUTO, PowerMode, known_controller
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers import Offers, Providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode
 
 TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
 """Environment variable with an enrolment token."""

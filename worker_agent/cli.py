@@ -27,21 +27,15 @@ from synergai.runtime.installation import (
 from synergai.runtime.paths import default_worker_class
 from synergai.runtime.setting_types import HUB, validate_hubs
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.power.controller import (
-    AUTO,
-    PowerMode,
-    Reading,
-    detect,
-    known_controller,
-    open_controller,
-)
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
+from worker_agent.power.selection import AUTO, detect, known_controller, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.domain import Configuration
+    from worker_agent.power.controller import PowerMode, Reading
     from worker_agent.providers import Offers
 
 ENVIRONMENT: Final = f"{SETTINGS}/agent.env"

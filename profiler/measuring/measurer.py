@@ -23,8 +23,9 @@ from profiler.report_pipe import run_with_report_pipe
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, InvalidInput, Unavailable
 from synergai.runtime.settings import encode_config
-from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
+from worker_agent.power.controller import SwitchFailed, find_mode
 from worker_agent.power.files import MachineFiles
+from worker_agent.power.selection import open_controller
 from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
 
 if TYPE_CHECKING:

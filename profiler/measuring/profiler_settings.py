@@ -11,7 +11,7 @@ from msgspec import Meta
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.setting_types import Checked, Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
-from worker_agent.power.controller import AUTO, known_controller
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers import Providers
 
 

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import validate_name
-from worker_agent.power.controller import ModeRefused, SwitchFailed, open_controller
+from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import MachineFiles
+from worker_agent.power.selection import open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,8 +8,9 @@ import pytest
 from synergai.errors import NotSupported
 from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import AGX_XAVIER
-from worker_agent.power.controller import AUTO, Reading, open_controller
+from worker_agent.power.controller import Reading
 from worker_agent.power.nvpmodel import CONF
+from worker_agent.power.selection import AUTO, open_controller
 
 MODES = len(AGX_XAVIER.modes)
 TX2_OF_2017 = """\
