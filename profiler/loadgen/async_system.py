@@ -25,8 +25,10 @@ from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavail
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from types import TracebackType
+
+    from numpy.typing import NDArray
 
     from profiler.loadgen.library import SampleLibrary
     from synergai.client.client import Client
@@ -37,6 +39,34 @@ if TYPE_CHECKING:
 
 EMPTY_RESPONSE = b""
 """Response of a failed sample, which must be completed too: LoadGen waits for every sample."""
+
+
+class SampleCompleter:
+    """Reports completed samples to LoadGen.
+
+    Args:
+        library: encodes responses for the accuracy log; None in performance mode, which logs none.
+    """
+
+    def __init__(self, library: SampleLibrary | None) -> None:
+        self._library = library
+
+    def encode(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
+        """Return the bytes to log for a sample's outputs."""
+        if self._library is None:
+            return EMPTY_RESPONSE
+        return self._library.encode_response(index, outputs)
+
+    def complete(self, responses: Sequence[tuple[int, bytes]]) -> None:
+        """Complete samples given by LoadGen's ids, each with the bytes to log."""
+        # LoadGen copies the bytes during the call; these arrays keep them in place until then.
+        buffers = [np.frombuffer(data, np.uint8) for _, data in responses]
+        mlperf_loadgen.QuerySamplesComplete(
+            [
+                mlperf_loadgen.QuerySampleResponse(sample_id, buffer.ctypes.data, buffer.nbytes)
+                for (sample_id, _), buffer in zip(responses, buffers, strict=True)
+            ]
+        )
 
 
 class QueryCounter:
@@ -117,7 +147,6 @@ class AsyncSystem:
             which would hide failures, nor limit requests in flight: LoadGen schedules them.
         window: limit of samples in flight, in which case latency counts from sending; None to
             send samples when issued, in which case latency counts from then.
-        logs_responses: whether LoadGen logs what the library makes of them, as in accuracy mode.
     """
 
     def __init__(
@@ -128,7 +157,7 @@ class AsyncSystem:
         *,
         deadline_s: float | None,
         window: int | None,
-        logs_responses: bool,
+        completer: SampleCompleter,
         counter: QueryCounter,
     ) -> None:
         self._client = client
@@ -136,7 +165,7 @@ class AsyncSystem:
         self._library = library
         self._deadline_s = deadline_s
         self._window = window
-        self._logs_responses = logs_responses
+        self._completer = completer
         self._counter = counter
         self._issued: deque[Issued] = deque()
         self._unsent: deque[Issued] = deque()
@@ -235,8 +264,7 @@ class AsyncSystem:
         encoded, failure = EMPTY_RESPONSE, None
         try:
             result = await self._send_sample(index, left_s)
-            if self._logs_responses:
-                encoded = self._library.encode_response(index, result.outputs)
+            encoded = self._completer.encode(index, result.outputs)
         except SynergaiError as error:
             failure = error
             # A lost worker fails its queries; a lost gateway ends the run.
@@ -258,12 +286,5 @@ class AsyncSystem:
     def _complete(self) -> None:
         """Complete the samples of this iteration of the event loop, and send more."""
         completed, self._completed = self._completed, []
-        # LoadGen copies the bytes during the call; these arrays keep them in place until then.
-        buffers = [np.frombuffer(data, np.uint8) for _, data in completed]
-        mlperf_loadgen.QuerySamplesComplete(
-            [
-                mlperf_loadgen.QuerySampleResponse(sample_id, buffer.ctypes.data, buffer.nbytes)
-                for (sample_id, _), buffer in zip(completed, buffers, strict=True)
-            ]
-        )
+        self._completer.complete(completed)
         self._send()

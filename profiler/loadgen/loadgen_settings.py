@@ -74,9 +74,15 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
                 )
 
 
-_SCENARIOS: Final = {"rate": ("Server", "Offline")}
+_SCENARIOS: Final = {
+    "rate": ("Server", "Offline"),
+}
 """The scenarios that a setting applies to."""
-_NEEDS: Final = {"enforce": "qos_ms", "dataset": "data", "data": "dataset"}
+_NEEDS: Final = {
+    "enforce": "qos_ms",
+    "dataset": "data",
+    "data": "dataset",
+}
 """The setting that each setting requires."""
 
 
@@ -122,6 +128,10 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
         Literal["imagenet", "coco"] | None, "Data set whose images to send, as files."
     ] = None
     data: Annotated[Path | None, "Directory of the data set, in MLPerf's layout."] = None
+    user_conf: Annotated[
+        Path | None,
+        "LoadGen's user.conf; its settings, and MLPerf's own, take precedence over the options.",
+    ] = None
     output: Annotated[Path, "Directory for LoadGen's log files."] = Path("runs/loadgen")
     as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
 
@@ -133,7 +143,7 @@ class LoadgenSettings(TargetSettings, frozen=True, kw_only=True):
                 raise InvalidInput(f"--{options[name].flag} requires --{options[needed].flag}")
         if self.dataset and self.samples:
             raise InvalidInput("--samples and --dataset exclude each other; give one of them")
-        if self.scenario == "Server" and not self.rate:
+        if self.scenario == "Server" and not (self.rate or self.user_conf):
             raise InvalidInput("--scenario Server requires --rate, its queries per second")
 
 
@@ -188,6 +198,9 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
         Meta(gt=0),
     ] = 10.0
     warm_up: int = 5  # requests before the run, to load the engine
+    late_share: float = 0.01  # share of requests sent late beyond which the run is invalid
+    precision: float = 0.05  # relative precision of the searched rate
+    trials: int = 3  # limit of trials at each rate; the majority decides
     find_goodput: Annotated[
         bool,
         "Search for the highest rate at which --attainment of the requests meet "

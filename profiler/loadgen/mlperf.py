@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import mlperf_loadgen
 
+from synergai.errors import InvalidInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -50,8 +52,13 @@ def run_settings(
 def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loadgen.TestSettings:
     """Return LoadGen's settings of a run in any scenario.
 
+    LoadGen reads MLPerf's own settings with the first ``user.conf`` of a process only.
+
     Args:
         fastest_s: latency in seconds of the fastest query seen so far, sent one at a time.
+
+    Raises:
+        InvalidInput: the ``user.conf`` cannot be read.
     """
     result = run_settings(settings.queries, settings.min_duration, fastest_s)
     result.scenario = getattr(mlperf_loadgen.TestScenario, settings.scenario)
@@ -64,6 +71,9 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
         result.server_target_qps = settings.rate
     if settings.qos_ms is not None:
         result.server_target_latency_ns = round(settings.qos_ms * 1e6)
+    conf = settings.user_conf
+    if conf and result.FromConfig(str(conf), settings.engine, settings.scenario):
+        raise InvalidInput(f"LoadGen cannot read {conf}: name a user.conf with --user-conf")
     return result
 
 

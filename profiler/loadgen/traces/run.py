@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 MAX_RATES: Final = 30
 """Limit of tried rates: enough to reach one a hundred thousand times the first."""
-_PRECISION: Final = 0.05
-"""Relative precision of the searched rate."""
-_TRIALS: Final = 3
-"""Limit of trials at each rate."""
-_LATE_SHARE: Final = 0.01
-"""Share of requests sent late beyond which a run is invalid."""
 
 
 class TrialVerdict(enum.Enum):
@@ -237,8 +231,8 @@ async def search_goodput(
             first=settings.rate,
             lowest=1 / settings.duration,
             attainment=settings.attainment,
-            precision=_PRECISION,
-            trials=_TRIALS,
+            precision=settings.precision,
+            trials=settings.trials,
         )
 
 
@@ -290,7 +284,7 @@ def _deadline_s(settings: LoadSettings) -> float:
 
 
 def _figures(settings: LoadSettings, log: RequestLog, seconds: float) -> RunSummary:
-    return summarise(log, seconds, settings.late_ms / 1e3, _LATE_SHARE)
+    return summarise(log, seconds, settings.late_ms / 1e3, settings.late_share)
 
 
 START_DELAY_S: Final = 0.05

@@ -47,6 +47,17 @@ def test_qos_is_loadgens_latency_bound_in_server() -> None:
     assert (found.server_target_qps, found.server_target_latency_ns) == (50.0, 30_000_000)
 
 
+def test_user_conf_takes_precedence_over_options_and_mlperfs_own_settings(tmp_path: Path) -> None:
+    conf = tmp_path / "user.conf"
+    conf.write_text("*.Server.target_qps = 7\nidentity.Server.target_latency = 33\n")
+    given = settings(scenario="Server", user_conf=conf, qos_ms=30.0)
+    found = scenario_settings(given, FASTEST_S)
+    assert (found.server_target_qps, found.server_target_latency_ns) == (7.0, 33_000_000)
+    assert found.min_duration_ms == 600_000  # of mlperf.conf
+    with pytest.raises(InvalidInput, match="LoadGen cannot read "):
+        scenario_settings(settings(user_conf=tmp_path / "missing"), FASTEST_S)
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
