@@ -156,7 +156,6 @@ def _profile(workloads: Sequence[Workload], models: Path, folder: Path) -> Path:
             *("--engines", ",".join(workload.engine for workload in workloads)),
             *("--worker-class", "local", "--threads", str(THREADS), "--power", "none"),
             *("--min-duration", "0.5", "--output", str(folder / "profile")),
-            "--while-serving",
             *("--dictionary", str(dictionary)),
         ],
         capture_output=True,

@@ -45,8 +45,7 @@ def profile(
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
         *("--engines", ",".join(ENGINES), *demo_fleet.engine_options(worker_class)),
         *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
-        *("--repeat-disturbed", "1"),
-        *("--while-serving", *throttle.power("--modes")),
+        *throttle.power("--modes"),
         *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
     ]
     if subprocess.run(command, check=False).returncode != 0:

@@ -1,8 +1,6 @@
 """Writer of a classifier as scikit-learn's exporter writes it by default."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -10,16 +8,13 @@ from onnx import TensorProto, helper
 _SEQUENCE = helper.make_sequence_type_proto
 
 
-def save_classifier(path: Path, classes: Sequence[str] | Sequence[int] = (0, 1, 2)) -> Path:
+def save_classifier(path: Path) -> Path:
     """Save a model of x, an FP32 [n, 3] of the scores of three classes.
 
     Its outputs are the label, ``probabilities``, a sequence of maps, and ``values``, a sequence of
     tensors.
     """
-    is_text = isinstance(classes[0], str)
-    key = TensorProto.STRING if is_text else TensorProto.INT64
-    labels: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_ints": classes}
-    zipped: dict[str, Any] = {"classlabels_strings" if is_text else "classlabels_int64s": classes}
+    key, classes = TensorProto.INT64, [0, 1, 2]
     nodes = [
         helper.make_node(
             "LinearClassifier",
@@ -28,9 +23,15 @@ def save_classifier(path: Path, classes: Sequence[str] | Sequence[int] = (0, 1, 
             domain="ai.onnx.ml",
             coefficients=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
             intercepts=[0.0, 0.0, 0.0],
-            **labels,
+            classlabels_ints=classes,
         ),
-        helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", **zipped),
+        helper.make_node(
+            "ZipMap",
+            ["scores"],
+            ["probabilities"],
+            domain="ai.onnx.ml",
+            classlabels_int64s=classes,
+        ),
         helper.make_node("SplitToSequence", ["scores"], ["values"]),
     ]
     floats = helper.make_tensor_type_proto(TensorProto.FLOAT, None)

@@ -28,12 +28,14 @@ from synergai.runtime.setting_types import (
 )
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
-from worker_agent.cpu_affinity import check_places, check_thread_counts
-from worker_agent.power.controller import AUTO, PowerMode, known_controller
+from worker_agent.cpu_affinity import check_places, check_thread_counts, powers_of_two
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers import Offers, Providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode
 
 TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
 """Environment variable with an enrolment token."""
@@ -144,7 +146,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     power: Annotated[
         str,
         Checked(known_controller),
-        "Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board.",
+        "Power controller: nvpmodel, cgroup or none; auto detects the board.",
     ] = AUTO
     power_modes: Annotated[
         tuple[str, ...], "Power modes of configurations; all that need no reboot if empty."
@@ -193,13 +195,13 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
         check_thread_counts(self.threads, self.cores)
         if not modes:
-            counts = self.threads or _powers_of_two(usable_cores(self.cores))
+            counts = self.threads or powers_of_two(usable_cores(self.cores))
             return tuple(map(Configuration, counts))
         found = tuple(
             Configuration(count, mode.name)
             for mode in sorted(modes, key=lambda mode: mode.speed)
             for count in self.threads
-            or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
+            or powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
             if count <= mode.cores
         )
         if not found:
@@ -208,14 +210,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
                 f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
             )
         return found
-
-
-def _powers_of_two(cores: int) -> list[int]:
-    """Return 1, 2, 4, … below the number of cores, and the number of cores."""
-    counts = [1]
-    while counts[-1] * 2 < cores:
-        counts.append(counts[-1] * 2)
-    return counts if cores == 1 else [*counts, cores]
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):

@@ -71,7 +71,6 @@ async def build_parts(
         settings.models,
         config.state / CACHE_FILE,
         memory=machine.memory,
-        agent_version=settings.agent_version,
         fetched=fetched,
     )
     watch = ModelDirectoryWatch(inventory, settings.models_look_s)

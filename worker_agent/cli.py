@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
-from synergai.cli.options import AsJson
+from synergai.cli.commands import DryRun, print_or_execute, require, settings_command
 from synergai.cli.process import serve_instead
 from synergai.errors import SynergaiError
 from synergai.names import validate_name
@@ -23,27 +22,20 @@ from synergai.runtime.installation import (
     Step,
     WriteFile,
     check_programs,
-    path_problem,
     read_unit,
 )
 from synergai.runtime.paths import default_worker_class
 from synergai.runtime.setting_types import HUB, validate_hubs
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.power.controller import (
-    AUTO,
-    PowerMode,
-    Reading,
-    detect,
-    known_controller,
-    open_controller,
-)
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
+from worker_agent.power.selection import AUTO, detect, known_controller, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.domain import Configuration
+    from worker_agent.power.controller import PowerMode, Reading
     from worker_agent.providers import Offers
 
 ENVIRONMENT: Final = f"{SETTINGS}/agent.env"
@@ -76,8 +68,6 @@ class AgentInstallation:
 
     gateway: str
     worker_class: str
-    worker_id: str = ""
-    models: str = MODELS
     power: str = AUTO
     programs: str
     keep_settings: bool = False
@@ -85,27 +75,19 @@ class AgentInstallation:
     def __post_init__(self) -> None:
         validate_hubs(self.gateway)
         validate_name(self.worker_class, "worker class")
-        if self.worker_id:
-            validate_name(self.worker_id, "worker id")
         known_controller(self.power)
 
     def steps(self, files: MachineFiles) -> Iterator[Step]:
         """Yield the steps that install the agent on the machine `files`."""
-        options = self._with_installed(files) if self.keep_settings else self
-        power = detect(files) if options.power == AUTO else options.power
+        power = self._installed_power(files) if self.keep_settings else self.power
         yield from check_programs(self.programs, ("synergai", "synergai-power"), files.root)
-        models = options.models
-        yield Check(f"the service can read {models}", path_problem(models, STATE))
         yield WriteFile(SYSUSERS, read_unit("synergai.conf"))
         yield RunCommand(("systemd-sysusers", SYSUSERS))
         yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640, keep=self.keep_settings)
-        if power in ("cpufreq", "nvpmodel"):
-            yield from _allowed_modes(options.power, files)
+        if "nvpmodel" in (power, detect(files) if power == AUTO else ""):
+            yield from _allowed_modes(power, files)
         for name in _UNIT_NAMES:
-            text = read_unit(name, self.programs)
-            if name == "synergai-power@.service" and options.power != AUTO:
-                text = text.replace("synergai-power\n", f"synergai-power --controller {power}\n", 1)
-            yield WriteFile(f"{UNITS}/{name}", text)
+            yield WriteFile(f"{UNITS}/{name}", read_unit(name, self.programs))
         if power == "cgroup":
             yield WriteFile(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
         yield RunCommand(("systemctl", "daemon-reload"))
@@ -114,32 +96,26 @@ class AgentInstallation:
         # Not `enable --now`: a service that is already running still uses the previous files.
         yield RunCommand(("systemctl", "restart", SERVICE))
 
-    def _with_installed(self, files: MachineFiles) -> AgentInstallation:
-        """Return these options with those of the environment file on which other files depend.
+    def _installed_power(self, files: MachineFiles) -> str:
+        """Return the power controller of the environment file, on which other files depend.
 
         A user who cannot read the file can still print a plan: that of a new installation.
         """
         try:
             lines = files.read(ENVIRONMENT).splitlines()
         except (FileNotFoundError, PermissionError):
-            return self
-        parts = (line.partition("=") for line in lines)
-        settings = {key: value.strip("\"' ") for key, _, value in parts}
-        return replace(
-            self,
-            models=settings.get("SYNERGAI_AGENT_MODELS", self.models),
-            power=settings.get("SYNERGAI_AGENT_POWER", self.power),
-        )
+            return self.power
+        settings = dict(line.split("=", 1) for line in lines if "=" in line)
+        return settings.get("SYNERGAI_AGENT_POWER", self.power).strip("\"' ")
 
     def _environment(self) -> str:
         values = {
             "GATEWAY": self.gateway,
             "WORKER_CLASS": self.worker_class,
-            "WORKER_ID": self.worker_id,
-            "MODELS": self.models,
+            "MODELS": MODELS,
             "POWER": self.power,
         }
-        return "".join(f"SYNERGAI_AGENT_{key}={value}\n" for key, value in values.items() if value)
+        return "".join(f"SYNERGAI_AGENT_{key}={value}\n" for key, value in values.items())
 
 
 def _allowed_modes(power: str, files: MachineFiles) -> Iterator[Step]:
@@ -172,7 +148,7 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
 
 
 def check(config: Config = None) -> None:
-    """Check the agent's settings, and show its execution providers and configurations.
+    """Check the agent's settings; show its execution providers, power modes and configurations.
 
     The settings are read from the agent's environment variables and file. Each execution provider
     computes a small model on its device, in a separate process. The exit code is 1 if one cannot.
@@ -186,15 +162,19 @@ def check(config: Config = None) -> None:
     offers = asyncio.run(find_offers(worker.providers, Runtimes(), settings.state / "providers"))
     controller = open_controller(worker.power, MachineFiles(worker.root), worker.power_modes)
     try:
-        modes = [mode for mode in controller.modes() if not mode.refused]
+        modes, reading = controller.modes(), controller.read()
     finally:
         controller.close()
-    _print_offers(offers, worker.configurations(modes, offers), worker.worker_id)
+    _print_offers(offers, worker.worker_id)
+    _print_modes(modes, reading)
+    usable = [mode for mode in modes if not mode.refused]
+    _print_configurations(worker.configurations(usable, offers), worker.worker_id)
     if offers.refusals:
         raise typer.Exit(1)
 
 
-def _print_offers(offers: Offers, configurations: Sequence[Configuration], worker_id: str) -> None:
+def _print_offers(offers: Offers, worker_id: str) -> None:
+    # Imported here: an agent never needs it, and it takes 2 MB.
     from synergai.cli.output import print_table
 
     rows = [("CPU", "", "offered")] if offers.cpu else []
@@ -206,11 +186,16 @@ def _print_offers(offers: Offers, configurations: Sequence[Configuration], worke
         for refusal in offers.refusals
     ]
     print_table(("provider", "device", ""), rows)
+
+
+def _print_configurations(configurations: Sequence[Configuration], worker_id: str) -> None:
+    from synergai.cli.output import print_table
+
     typer.echo()
     print_table((f"configurations of {worker_id}",), [(str(each),) for each in configurations])
 
 
-_SETTINGS: Final = ("gateway", "worker_class", "worker_id", "models", "power")
+_SETTINGS: Final = ("gateway", "worker_class", "power")
 """The parameters of `install` that are settings of the agent."""
 
 
@@ -222,29 +207,21 @@ def install(
     worker_class: Annotated[
         str, typer.Option(metavar="NAME", help="The worker class, such as agx-xavier.")
     ] = default_worker_class(),
-    worker_id: Annotated[
-        str, typer.Option(help="This worker's name. Default: the host name.")
-    ] = "",
-    models: Annotated[
-        Path | None, typer.Option(help="Model directory. Default: in the service's state.")
-    ] = None,
     power: Annotated[
-        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto selects by the board.")
+        str, typer.Option(help="nvpmodel, cgroup or none; auto selects by the board.")
     ] = "auto",
-    programs: Programs = None,
     dry_run: DryRun = False,
 ) -> None:
     """Install the agent as a systemd service and start it. Run it again to update.
 
-    Without options for the agent, an update keeps the previous ones.
+    Without options for the agent, an update keeps the previous ones. Further settings belong into
+    /etc/synergai/agent.local.env.
     """
     installation = AgentInstallation(
         gateway=gateway,
         worker_class=worker_class,
-        worker_id=worker_id,
-        models=str(models) if models else MODELS,
         power=power,
-        programs=str(programs or Path(sys.executable).parent),
+        programs=str(Path(sys.executable).parent),
         keep_settings=not any(_is_given(context, name) for name in _SETTINGS),
     )
     done = f"done; see systemctl status {SERVICE}"
@@ -266,32 +243,12 @@ def uninstall(
     print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
 
 
-def modes(config: Config = None, as_json: AsJson = False) -> None:
-    """List this machine's power modes and the one in force.
-
-    The agent's settings select the power controller.
-    """
-    # Imported here: an agent never needs it, and it takes 2 MB.
-    from synergai.cli.output import print_json
-
-    worker = AgentSettings.load(file=config).worker
-    controller = open_controller(worker.power, MachineFiles(worker.root))
-    try:
-        found, reading = controller.modes(), controller.read()
-    finally:
-        controller.close()
-    if as_json:
-        print_json({"modes": found, "in_force": reading})
-    else:
-        _print_modes(found, reading)
-
-
 def _print_modes(found: Sequence[PowerMode], reading: Reading) -> None:
     from synergai.cli.output import print_table
 
     if not found:
-        typer.echo("This machine has no power modes.")
         return
+    typer.echo()
     rows = [
         (
             mode.name,
@@ -328,6 +285,3 @@ app.command(
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
 app.command(epilog="Example: [bold]synergai agent check --config agent.toml[/bold]")(check)
-app.command(epilog="Example: [bold]SYNERGAI_AGENT_POWER=nvpmodel synergai agent modes[/bold]")(
-    modes
-)

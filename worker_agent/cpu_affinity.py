@@ -52,6 +52,12 @@ def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> Non
         raise InvalidInput(f"an engine with {most} threads needs {most} cores, not {len(cores)}")
 
 
+def powers_of_two(cores: int) -> list[int]:
+    """Return 1, 2, 4, … up to `cores`, which is the last one."""
+    counts = [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
+    return [*counts, cores]
+
+
 def split_places(places: str, cores: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the cores of each place: ``4`` equal parts of `cores`, or ``4x2``, two cores each."""
     count, each = _parse_places(places)

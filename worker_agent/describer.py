@@ -27,10 +27,8 @@ from synergai.errors import EngineUnusable, InvalidInput, SynergaiError, Unavail
 from synergai.models.definition import ADVICE
 from synergai.models.descriptions import (
     EngineDescription,
-    LoadFault,
     digests_of,
     read_descriptions,
-    read_load_faults,
     write_descriptions,
 )
 from synergai.models.formats.model_files import list_files
@@ -53,10 +51,8 @@ _LOAD_TIMEOUT_S: Final = 60.0
 _WITHOUT_MODEL: Final = frozenset({"emulated"})
 """Backends whose files hold times, and differ between workers that serve the same engine, unless
 their digest is declared."""
-_TRY_AGAIN_S: Final = 24 * 3600.0
 _TRIED_AGAIN: Final = (
-    "it is loaded again when its files change, on request, a day later, or with another version of "
-    "the agent"
+    "it is loaded again when its files change, on request, or when the agent starts again"
 )
 _TRIED_SOON: Final = "it is loaded again within minutes"
 
@@ -219,11 +215,9 @@ def _format(tensors: Sequence[TensorSpec]) -> str:
 class Describer:
     """Describes engines from a cache, or by loading them."""
 
-    def __init__(self, cache: Path, agent_version: str, now: Callable[[], float]) -> None:
+    def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._agent_version = agent_version
         self._reading = asyncio.Lock()
-        self._now = now
         self._keys: dict[EngineName, set[str]] = {}
         # Of the first model.
         self._digests: dict[EngineName, str] = {}
@@ -234,7 +228,8 @@ class Describer:
         self._interrupted: set[EngineName] = set()
         # The content of the cache, and what was found out since.
         self._known: dict[str, EngineDescription] = {}
-        self._faults: dict[str, LoadFault] = {}
+        # Why loads hung or crashed.
+        self._faults: dict[str, str] = {}
 
     def remembers_fault(self, name: EngineName) -> bool:
         """Return whether an engine is faulty only because of how its last load ended."""
@@ -249,21 +244,14 @@ class Describer:
         """Return the engines whose fault, or that of a variant, may pass soon."""
         return self._interrupted | self._doubted
 
-    def outdated(self) -> set[EngineName]:
-        """Return the engines of which a load hung or crashed so long ago that it is tried again."""
-        outdated = {key for key in self._faults if not self._fault(key)}
-        outdated -= self._known.keys()  # commands may have loaded a model since
-        return {name for name, keys in self._keys.items() if not outdated.isdisjoint(keys)}
-
     def read_cache(self) -> None:
         """Read what commands have added to the cache."""
         self._known = read_descriptions(self._cache) | self._known
-        self._faults = read_load_faults(self._cache) | self._faults
 
     def write_cache(self) -> None:
         """Write the cache."""
         try:
-            write_descriptions(self._cache, self._known, self._faults)
+            write_descriptions(self._cache, self._known)
         except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
@@ -275,8 +263,9 @@ class Describer:
             self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
 
     def forget_faults(self, name: EngineName) -> None:
-        """Forget that the loads of an engine hung or crashed, also in the cache."""
-        self._forget_faults_of(self._keys.get(name, ()))
+        """Forget that the loads of an engine hung or crashed."""
+        for key in self._keys.get(name, ()):
+            self._faults.pop(key, None)
 
     async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
         """Describe an engine from the cache or by loading it; its fault says why it is not used."""
@@ -357,15 +346,14 @@ class Describer:
         if description is None and definition.name not in self._doubted:
             description = _declared(definition)
         if description is None or definition.name in self._doubted:
-            if (fault := self._fault(key)) is not None:
-                raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
-            self._forget_faults_of((key,))  # it is outdated, if there is one
+            if key in self._faults:
+                raise LoadHung(f"{self._faults[key]}; {_TRIED_AGAIN}")
             try:
                 loaded = await inspect(definition)
             except SynergaiError as error:
                 # Neither an end from outside nor a model that was loaded before says much about it.
                 if description is None and isinstance(error, (LoadHung, LoadCrashed)):
-                    self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                    self._faults[key] = str(error)
                     self._doubted.discard(definition.name)
                     raise
                 if description is None and not isinstance(error, Unavailable):
@@ -376,19 +364,6 @@ class Describer:
         differs = definition.backend in _WITHOUT_MODEL and not definition.sha256
         digest = "" if differs else found.model
         return Model(definition, description, digest, found.samples)
-
-    def _forget_faults_of(self, keys: Iterable[str]) -> None:
-        if forgotten := self._faults.keys() & keys:
-            for key in forgotten:
-                del self._faults[key]
-            self.write_cache()  # so that they are not read from there
-
-    def _fault(self, key: str) -> str | None:
-        """Return the fault of a load that is not to be tried again yet; None if there is none."""
-        fault = self._faults.get(key)
-        if fault is None or fault.version != self._agent_version:
-            return None
-        return None if self._now() - fault.at >= _TRY_AGAIN_S else fault.fault
 
 
 def _declared(definition: EngineDefinition) -> EngineDescription | None:

@@ -151,8 +151,6 @@ class Inventory:
         inspect: Inspect | None = None,
         parallel: int = 0,
         memory: HostMemory | None = None,
-        agent_version: str = "",
-        now: Callable[[], float] = time.time,
         fetched: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -165,7 +163,7 @@ class Inventory:
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect
-        self._describer = Describer(cache, agent_version, now)
+        self._describer = Describer(cache)
         self._described: dict[EngineName, EngineSnapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, EngineSnapshot] = {}
@@ -249,8 +247,7 @@ class Inventory:
         self._retrying.remove(name)
 
     def _to_retry(self) -> set[EngineName]:
-        due = self._describer.passing() & self._retries.due()
-        return (due | self._describer.outdated()) & self._described.keys()
+        return self._describer.passing() & self._retries.due() & self._described.keys()
 
     async def has_other_folders(self) -> bool:
         """Return whether folders were added, removed or replaced since the last `find_changes`.

@@ -149,8 +149,6 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     Attributes:
         unverified: why the model is not known to work; empty if it is.
         query_s: seconds of its fastest query so far; 0 if it is unverified.
-        fallback_share: share of the model's nodes that its execution provider does not run, 0 to 1;
-            None if it is not known, or runs on the CPU anyway.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -162,7 +160,6 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     max_batch: int = 1
     unverified: str = ""
     query_s: float = 0.0
-    fallback_share: float | None = None
     variant: str = ""
 
     @property

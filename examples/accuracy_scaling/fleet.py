@@ -55,7 +55,7 @@ def profile(models: Path, engine: EngineName, directory: Path) -> list[ProfileEn
             *(sys.executable, "-m", "synergai", "profile", "--models", str(folder.parent)),
             *("--threads", "1", "--power", "none"),
             *("--dictionary", str(measured), "--output", str(directory / "loadgen")),
-            *("--queries", "200", "--min-duration", "0.2", "--while-serving"),
+            *("--queries", "200", "--min-duration", "0.2"),
         ],
         capture_output=True,
         text=True,

@@ -126,7 +126,6 @@ def _start_profile(worker: EmulatedWorker, models: Path, run: Path) -> subproces
         *("--power", "cgroup", "--modes", f"{worker.fast},{worker.frugal}"),
         # A share of 0.12 computes for 12 ms in every 100 ms: a second would be too short.
         *("--queries", "20", "--min-duration", "4"),
-        "--while-serving",
         *("--dictionary", str(_profile_path(worker, run))),
         *("--output", str(run / "profile" / worker.worker_class)),
     ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import (
     format_accuracy,
@@ -19,16 +18,13 @@ from synergai.cli.output import (
     format_watts,
     print_json,
     print_table,
-    to_jsonable,
 )
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from profiler.dictionary.origins import EngineOrigins
-    from synergai.client.client import Client
-    from synergai.client.fleet import WorkerStatus
     from synergai.profiles.dictionary import ProfileEntry
 
 app: Final = typer.Typer(
@@ -36,15 +32,6 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-GatewayTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="HOST:PORT",
-        help="Show the dictionary of this gateway instead, with the paces it observed.",
-    ),
-]
 
 
 @app.command(epilog="Example: [bold]synergai dictionary show --engine onnx_digits[/bold]")
@@ -60,33 +47,24 @@ def show(
         typer.Option(metavar="DIR", help="Model directory: entries of other files are stale."),
     ] = DEFAULT_MODELS,
     as_json: AsJson = False,
-    target: GatewayTarget = None,
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
     An entry is stale if the model directory has another model file of the engine, or another
-    version of its inference runtime is installed. synergai profile --measure stale measures such
+    version of its inference runtime is installed. synergai profile --measure missing measures such
     entries again.
-
-    With --target, the pace is the observed time per query over the profiled one, on each worker
-    of the class that has run the engine: above 1, the worker is slower than its profile.
     """
     from profiler.dictionary.files import load_dictionary
     from profiler.dictionary.origins import EngineOrigins
 
-    workers: list[WorkerStatus] = []
-    if target is None:
-        entries = list(load_dictionary(dictionary))
-    else:
-        entries, workers = GatewayAddress(target).call(_dictionary_and_workers)
-    shown = _select(entries, engine, worker_class)
+    shown = _select(list(load_dictionary(dictionary)), engine, worker_class)
     if best:
         shown = _fastest(shown)
     shown.sort(key=lambda entry: (entry.engine, entry.worker_class, entry.configuration))
     if as_json:
-        print_json([{**to_jsonable(entry), "pace": _paces(entry, workers)} for entry in shown])
-        return
-    _print_entries(shown, EngineOrigins(models), None if target is None else workers)
+        print_json(shown)
+    else:
+        _print_entries(shown, EngineOrigins(models))
 
 
 def _select(
@@ -117,10 +95,7 @@ def _check_any(
         raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
 
 
-def _print_entries(
-    shown: Sequence[ProfileEntry], origins: EngineOrigins, workers: list[WorkerStatus] | None
-) -> None:
-    """Print a table of entries, with their paces on `workers` of a gateway."""
+def _print_entries(shown: Sequence[ProfileEntry], origins: EngineOrigins) -> None:
     now = datetime.now(UTC)
     columns: dict[str, Sequence[str]] = {
         "engine": [entry.engine for entry in shown],
@@ -140,8 +115,6 @@ def _print_entries(
     for name in ("error", "accuracy", "power", "per query"):
         if not any(columns[name]):
             del columns[name]
-    if workers is not None:
-        columns["pace"] = [_pace_text(_paces(entry, workers)) for entry in shown]
     print_table(
         list(columns),
         zip(*columns.values(), strict=True),
@@ -202,15 +175,12 @@ def delete(
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     label: Annotated[str | None, typer.Option(help="Only this label, such as observed.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All entries.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
-    ] = False,
 ) -> None:
     """Delete the entries that match all of the options.
 
     A running gateway picks this up within a second, and measures engines without entries again.
     """
-    from profiler.dictionary.files import delete_from_dictionary, load_dictionary
+    from profiler.dictionary.files import delete_from_dictionary
     from synergai.errors import InvalidSettings
 
     if not (everything or engine or worker_class or label):
@@ -225,35 +195,8 @@ def delete(
             and label in (None, entry.label)
         )
 
-    if dry_run:
-        selected = [entry for entry in load_dictionary(dictionary) if selects(entry)]
-    else:
-        selected = delete_from_dictionary(dictionary, selects)
-    verb = "would delete" if dry_run else "deleted"
-    typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
-
-
-async def _dictionary_and_workers(
-    client: Client,
-) -> tuple[list[ProfileEntry], list[WorkerStatus]]:
-    return await client.dictionary(), await client.workers()
-
-
-def _paces(entry: ProfileEntry, workers: Sequence[WorkerStatus]) -> dict[str, float]:
-    """Return the observed paces of an entry's engine on its class, by worker."""
-    return {
-        worker.id: profile.pace
-        for worker in workers
-        if worker.worker_class == entry.worker_class
-        for profile in worker.profiles
-        if profile.entry.engine == entry.engine and profile.pace is not None
-    }
-
-
-def _pace_text(paces: Mapping[str, float]) -> str:
-    """Return the pace, or the range of paces of several workers."""
-    texts = [f"{pace:.2f}" for pace in (min(paces.values()), max(paces.values()))] if paces else []
-    return " to ".join(dict.fromkeys(texts))
+    deleted = delete_from_dictionary(dictionary, selects)
+    typer.echo(f"deleted {counted(len(deleted), 'entry')}: {dictionary}")
 
 
 def _fastest(entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:

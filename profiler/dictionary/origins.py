@@ -39,7 +39,6 @@ class EngineOrigins:
         self._directory = ModelDirectory(models)
         self._known: dict[tuple[str, str], EngineOrigin] = {}
         self._samples: dict[str, str] = {}
-        self._faults: dict[tuple[str, str], str] = {}
 
     def of(self, engine: EngineName, variant: str = "") -> EngineOrigin:
         """Return the origin of an engine, or of one variant of it.
@@ -53,19 +52,9 @@ class EngineOrigins:
                 self._known[key] = EngineOrigin(
                     definition.verified_digest(), runtime_version(definition.backend)
                 )
-            except (SynergaiError, OSError) as error:
+            except (SynergaiError, OSError):
                 self._known[key] = EngineOrigin()
-                self._faults[key] = str(error)
         return self._known[key]
-
-    def fault_of(self, engine: EngineName, variant: str = "") -> str:
-        """Return why the origin of an engine, or of one variant of it, is unknown.
-
-        It is empty if the origin is known. A usual reason is a file that is not the one that
-        engine.toml asks for.
-        """
-        self.of(engine, variant)
-        return self._faults.get((engine, variant), "")
 
     def samples_of(self, engine: EngineName) -> str:
         """Return the SHA-256 of an engine's sample set; empty if it has none that can be read."""

@@ -94,40 +94,27 @@ def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
     )
 
 
-class StagedCheck:
-    """Loads a staged engine as an agent does, and keeps the result."""
+class StagedChecks:
+    """Loads staged engines as an agent does, and keeps the results."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self.result = "not checked"
-        self.notes: tuple[str, ...] = ()
+    def __init__(self, *, enabled: bool = True) -> None:
         self._enabled = enabled
+        self._results: dict[str, str] = {}
 
     def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`."""
-        self.notes = model.contents.notes
-        if not self._enabled:
-            return
+        result = self._check(models, name) if self._enabled else "not checked"
+        self._results[name] = "\n".join((result, *model.contents.notes))
+
+    def _check(self, models: Path, name: str) -> str:
         try:
             description = check_engine(models, name)
         except BackendMissing as error:
-            self.result = f"not checked: {error}"
-            return
-        self.result = "checked"
+            return f"not checked: {error}"
         if description.unverified:
-            self.result = f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
-
-
-class StagedChecks:
-    """A check of each of several engines that are added together."""
-
-    def __init__(self) -> None:
-        self._checks: dict[str, StagedCheck] = {}
-
-    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
-        """Check the engine `name` in the directory `models`."""
-        self._checks[name] = StagedCheck(enabled=True)
-        self._checks[name](models, name, model)
+            return f"unverified: {description.unverified}\nTo verify it, {ADVICE}."
+        return "checked"
 
     def result(self, name: str) -> str:
         """Return the result for an engine as text."""
-        return self._checks[name].result
+        return self._results[name]

@@ -55,9 +55,7 @@ def list_engines(
 
     Engines that were pushed are not in it: 'synergai engines store' lists them.
 
-    No model is loaded. "Published" is the accuracy, for detectors the mAP, of the weights that
-    MLPerf published under the name; engines built here have other weights. Faults are cut to the
-    terminal's width; --json has the whole text.
+    No model is loaded. Faults are cut to the terminal's width; --json has the whole text.
     """
     from profiler.zoo.listing import list_engines
 
@@ -71,8 +69,8 @@ def list_engines(
             f"or see 'synergai engines list --catalogue' for engines that can be built; {_PUSHED}"
         )
         return
-    columns = ("engine", "size", "backend", "accuracy", "published", "source")
-    print_table(columns, map(_listing_row, rows), optional=("published",))
+    columns = ("engine", "size", "backend", "accuracy", "source")
+    print_table(columns, map(_listing_row, rows))
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
@@ -328,13 +326,13 @@ def add(
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
     from profiler import installation
-    from profiler.engines.check import StagedCheck
+    from profiler.engines.check import StagedChecks
     from profiler.zoo.listing import find_published
 
     published = find_published(recipe) if recipe else None
     if published is not None:
         published.check(model)
-    self_check = StagedCheck(enabled=check)
+    checks = StagedChecks(enabled=check)
     definition = installation.add_model(
         models,
         model,
@@ -345,10 +343,10 @@ def add(
         keys=published.keys if published else {},
         signature=signature,
         replace=replace,
-        check=self_check,
+        check=checks,
     )
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo("\n".join((self_check.result, *self_check.notes)))
+    typer.echo(checks.result(definition.name))
     _print_found_by(1)
 
 
@@ -377,16 +375,11 @@ def _print_found_by(count: int) -> None:
 
 def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     size = row.state if row.size_bytes is None else decimal(row.size_bytes)
-    published = (
-        f"mAP {row.published_map:.3f}"
-        if row.published_map
-        else format_percent(row.published_accuracy)
-    )
     # The details after the first comma are in the JSON output only.
     source: str | Text = row.source.partition(",")[0]
     if row.fault:
         source = cut_text(row.fault, "red")
-    return row.name, size, row.backend, format_percent(row.accuracy), published, source
+    return row.name, size, row.backend, format_percent(row.accuracy), source
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

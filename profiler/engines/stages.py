@@ -194,7 +194,6 @@ def exits(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace stages of the same name.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Make stages of an engine at whose ends sure queries leave with their answer.
 
@@ -208,14 +207,6 @@ def exits(
     checks = StagedChecks()
     engine = cut_engine(models, name)
     stages, made = make_exits(engine, models, at, run_samples, checks, loss=loss, replace=replace)
-    if as_json:
-        print_json(
-            {
-                "stages": [each.name for each in stages],
-                "exits": [_exit_record(each) for each in made],
-            }
-        )
-        return
     for stage in stages:
         typer.echo(f"{stage.name}: {stage.file}")
         typer.echo(checks.result(stage.name))
@@ -243,13 +234,3 @@ def _exit_row(made: MadeExit) -> tuple[str, ...]:
         f"{made.exit.rate:.1%}",
         f"{made.exit.accuracy:.1%}",
     )
-
-
-def _exit_record(made: MadeExit) -> dict[str, object]:
-    return {
-        "tensor": made.cut.tensor,
-        "work_before": made.cut.work,
-        "head_accuracy": made.alone,
-        "reach": made.reach,
-        **to_jsonable(made.exit),
-    }

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
-from synergai.cli.output import format_percent, format_rate, print_json, print_table, to_jsonable
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, Dictionary, Models
+from synergai.cli.output import format_percent, format_rate, print_table
 from synergai.domain import Origin
 from synergai.profiles.dictionary import common_samples
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, Variant, WorkerClass
-    from synergai.models.definition import VariantDefinition
-    from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ProfileEntry
 
 
@@ -35,8 +33,6 @@ app: Final = typer.Typer()
 def variants(
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
     models: Models = DEFAULT_MODELS,
-    remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
-    as_json: AsJson = False,
 ) -> None:
     """Make an 8-bit variant of each ONNX model of an engine.
 
@@ -44,37 +40,16 @@ def variants(
     and its accuracy is measured if the samples have labels. The engine stays usable; agents find
     the new variants.
     """
-    from profiler.zoo.variants import make_variants, remove_variant
+    from profiler.engines.check import check_variant
+    from profiler.zoo.variants import make_variants
 
-    if remove:
-        definition = remove_variant(models, name, remove)
-    else:
-        console = Console(stderr=True)
-        from profiler.engines.check import check_variant as check
-
-        definition = make_variants(
-            models,
-            name,
-            check,
-            lambda text: console.print(text, markup=False, highlight=False),
-        )
-    if as_json:
-        print_json([_facts(each) for each in definition.variants])
-    else:
-        _print(definition)
-
-
-def _facts(variant: VariantDefinition) -> dict[str, object]:
-    return {
-        "name": variant.name,
-        "file": str(variant.file),
-        "sha256": variant.sha256,
-        "accuracy": variant.accuracy,
-        "origin": None if variant.accuracy is None else variant.origin.value,
-    }
-
-
-def _print(definition: EngineDefinition) -> None:
+    console = Console(stderr=True)
+    definition = make_variants(
+        models,
+        name,
+        check_variant,
+        lambda text: console.print(text, markup=False, highlight=False),
+    )
     print_table(
         ("variant", "size", "accuracy", "origin"),
         (
@@ -116,7 +91,6 @@ def front(
         Path,
         typer.Option(metavar="DIR", help="Model directory, for accuracies that are not measured."),
     ] = DEFAULT_MODELS,
-    as_json: AsJson = False,
 ) -> None:
     """Show accuracy and throughput of an engine's variants, and which of them are worth having.
 
@@ -143,20 +117,6 @@ def front(
             f"the entries of engine {name!r} in {dictionary} have no variants; make some with "
             f"'synergai engines variants {name}', and measure them with {measure}"
         )
-    if as_json:
-        print_json(
-            [
-                {
-                    **to_jsonable(each),
-                    "configuration": str(each.configuration),
-                    "points": [
-                        {**to_jsonable(point), "on_front": point.on_front} for point in each.points
-                    ],
-                }
-                for each in fronts
-            ]
-        )
-        return
     for number, each in enumerate(fronts):
         typer.echo(f"{'' if not number else chr(10)}{each.worker_class}, {each.configuration}")
         _print_front(each)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from synergai.models.processing import BOX_FIELDS, BOXES, CLASSES
 from synergai.models.samples import Samples, load_samples, random_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -185,47 +186,88 @@ def _definition(name: str, models: Path, samples: Path | None) -> EngineDefiniti
 VAL_MAP: Final = "val_map.txt"
 INSTANCES: Final = Path("annotations", "instances_val2017.json")
 COCO_IMAGES: Final = "val2017"
+PERFORMANCE_COUNT: Final = 1024
+"""Images in memory at a time, MLPerf's number for ResNet-50; an image has some 100 kB."""
 
 
-class Dataset(Protocol):
-    """Images with ground truth.
+class _ImageLibrary(ABC):
+    """Implements `SampleLibrary` for a data set's images, which are sent as files.
+
+    Responses are logged in the format of MLPerf's accuracy scripts: float32, one number for a
+    class, rows of seven for boxes with the image's index in the first column. Images that are
+    listed but missing are skipped, so that a subset of the data set works.
 
     Attributes:
-        output: The engine output to evaluate, see `synergai.models.processing`.
-        metric: The name of the metric that `evaluate` computes.
-        origin: A description of the source, for display.
+        output: the engine output to evaluate, see `synergai.models.processing`.
+        metric: name of the measure that `score` computes.
+
+    Args:
+        listed: number of images that the data set lists.
     """
 
-    output: str
-    metric: str
-    origin: str
+    output: ClassVar[str]
+    metric: ClassVar[str]
 
-    def __len__(self) -> int:
-        """Return the number of images."""
+    def __init__(self, folder: Path, files: Sequence[Path], listed: int, image_input: str) -> None:
+        if not files:
+            raise NotFound(f"{folder} contains none of the {listed:,} listed images")
+        self._files = files
+        self._input = image_input
+        self._loaded: dict[int, bytes] = {}
+        self.origin = f"{len(files):,} of {listed:,} images of {folder}"
+        self.outputs: Sequence[str] = (self.output,)
+        self.count = len(files)
+        self.performance_count = min(self.count, PERFORMANCE_COUNT)
 
     def image(self, index: int) -> bytes:
         """Return the encoded image at `index`."""
+        return _read_file(self._files[index])
 
-    def evaluate(self, predictions: Predictions) -> float:
+    def load(self, indices: Sequence[int]) -> None:
+        """Read images into memory."""
+        self._loaded.update((index, self.image(index)) for index in indices)
+
+    def unload(self, indices: Sequence[int]) -> None:
+        """Drop images from memory."""
+        for index in indices:
+            self._loaded.pop(index, None)
+
+    def inputs(self, index: int) -> Mapping[str, Array]:
+        """Return an encoded image."""
+        return {self._input: np.array([self._loaded[index]], object)}
+
+    def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
+        """Return classes or boxes as MLPerf's scripts read them."""
+        rows = outputs[self.output].astype(np.float32)
+        if rows.ndim == 2:
+            rows[:, 0] = index
+        return rows.tobytes()
+
+    def evaluate(self, log: Path) -> Accuracy:
+        """Score the logged responses."""
+        logged = read_accuracy_log(log, self.count)
+        responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
+        value = self.score(responses)
+        return Accuracy(measure=self.metric, value=value, samples=len(responses))
+
+    @abstractmethod
+    def score(self, predictions: Predictions) -> float:
         """Score predictions, from 0 to 1.
 
         Args:
-            predictions: By image index, float32: a class, or rows of boxes; empty if the engine
+            predictions: by image index, float32: a class, or rows of boxes; empty if the engine
                 returned nothing.
         """
 
 
-class ImageNet:
-    """The ImageNet validation images and ``val_map.txt``, with a file name and a class per line.
-
-    Images that are listed but missing are skipped, so a subset of the dataset works.
-    """
+class ImageNet(_ImageLibrary):
+    """The ImageNet validation images and ``val_map.txt``, with a file name and a class per line."""
 
     output = CLASSES
     metric = "top-1"
 
-    def __init__(self, folder: Path) -> None:
-        self._images: list[Path] = []
+    def __init__(self, folder: Path, image_input: str = "") -> None:
+        images: list[Path] = []
         self._labels: list[int] = []
         lines = os.fsdecode(_read_file(folder / VAL_MAP)).splitlines()
         present = _file_names(folder)
@@ -237,19 +279,11 @@ class ImageNet:
                     f"not {line[:100]!r}"
                 )
             if name in present:
-                self._images.append(folder / name)
+                images.append(folder / name)
                 self._labels.append(int(label))
-        self.origin = _origin(folder, len(self._images), len(lines))
+        super().__init__(folder, images, len(lines), image_input)
 
-    def __len__(self) -> int:
-        """See `Dataset`."""
-        return len(self._images)
-
-    def image(self, index: int) -> bytes:
-        """See `Dataset`."""
-        return _read_file(self._images[index])
-
-    def evaluate(self, predictions: Predictions) -> float:
+    def score(self, predictions: Predictions) -> float:
         """Return the top-1 accuracy."""
         right = sum(
             prediction.tolist() == [self._labels[i]] for i, prediction in predictions.items()
@@ -259,18 +293,15 @@ class ImageNet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CocoImage:
-    """A COCO image: id, file, and size in pixels."""
+    """A COCO image: id, and size in pixels."""
 
     id: int
-    file: Path
     height: int
     width: int
 
 
-class Coco:
+class Coco(_ImageLibrary):
     """The COCO ``val2017`` images and their annotations.
-
-    Images that are annotated but missing are skipped, so a subset of the dataset works.
 
     Args:
         folder: Contains ``val2017/`` and ``annotations/instances_val2017.json``.
@@ -279,35 +310,25 @@ class Coco:
     output = BOXES
     metric = "mAP"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, image_input: str = "") -> None:
         self._instances = folder / INSTANCES
         images = folder / COCO_IMAGES
         present = _file_names(images)
         try:
-            entries = json.loads(_read_file(self._instances))["images"]
+            listed = json.loads(_read_file(self._instances))["images"]
+            entries = [entry for entry in listed if entry["file_name"] in present]
+            files = [images / entry["file_name"] for entry in entries]
             self._images = [
                 _CocoImage(
-                    id=int(entry["id"]),
-                    file=images / entry["file_name"],
-                    height=int(entry["height"]),
-                    width=int(entry["width"]),
+                    id=int(entry["id"]), height=int(entry["height"]), width=int(entry["width"])
                 )
                 for entry in entries
-                if entry["file_name"] in present
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{self._instances} is not a COCO annotations file") from error
-        self.origin = _origin(folder, len(self._images), len(entries))
+        super().__init__(folder, files, len(listed), image_input)
 
-    def __len__(self) -> int:
-        """See `Dataset`."""
-        return len(self._images)
-
-    def image(self, index: int) -> bytes:
-        """See `Dataset`."""
-        return _read_file(self._images[index].file)
-
-    def evaluate(self, predictions: Predictions) -> float:
+    def score(self, predictions: Predictions) -> float:
         """Return the mean average precision over IoU 0.5 to 0.95, as defined by COCO."""
         rows = [self._results(index, prediction) for index, prediction in predictions.items()]
         results = np.concatenate(rows)
@@ -352,7 +373,7 @@ class Coco:
         return max(0.0, float(evaluation.stats[0]))
 
 
-DATASETS: Final[dict[str, Callable[[Path], Dataset]]] = {"imagenet": ImageNet, "coco": Coco}
+DATASETS: Final[dict[str, type[ImageNet | Coco]]] = {"imagenet": ImageNet, "coco": Coco}
 """Dataset classes by their name on the command line."""
 
 
@@ -370,67 +391,12 @@ def _file_names(folder: Path) -> set[str]:
         raise NotFound(f"{folder} cannot be read: {error.strerror}") from error
 
 
-def _origin(folder: Path, present: int, listed: int) -> str:
-    if not present:
-        raise NotFound(f"{folder} contains none of the {listed:,} listed images")
-    return f"{present:,} of {listed:,} images of {folder}"
-
-
-PERFORMANCE_COUNT: Final = 1024
-"""Images in memory at a time, MLPerf's number for ResNet-50; an image has some 100 kB."""
-
-
-class DatasetLibrary:
-    """Implements ``profiler.loadgen.library.SampleLibrary`` for a data set.
-
-    Responses are logged in the format of MLPerf's accuracy scripts: float32, one number for a
-    class, rows of seven for boxes with the image's index in the first column.
-    """
-
-    def __init__(self, dataset: Dataset, image_input: str) -> None:
-        self._dataset = dataset
-        self._input = image_input
-        self._loaded: dict[int, bytes] = {}
-        self.origin = dataset.origin
-        self.outputs: Sequence[str] = (dataset.output,)
-        self.count = len(dataset)
-        self.performance_count = min(self.count, PERFORMANCE_COUNT)
-
-    def load(self, indices: Sequence[int]) -> None:
-        """Read images into memory."""
-        self._loaded.update((index, self._dataset.image(index)) for index in indices)
-
-    def unload(self, indices: Sequence[int]) -> None:
-        """Drop images from memory."""
-        for index in indices:
-            self._loaded.pop(index, None)
-
-    def inputs(self, index: int) -> Mapping[str, Array]:
-        """Return an encoded image."""
-        return {self._input: np.array([self._loaded[index]], object)}
-
-    def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
-        """Return classes or boxes as MLPerf's scripts read them."""
-        (name,) = self.outputs
-        rows = outputs[name].astype(np.float32)
-        if rows.ndim == 2:
-            rows[:, 0] = index
-        return rows.tobytes()
-
-    def evaluate(self, log: Path) -> Accuracy:
-        """Evaluate the logged responses with the data set's measure."""
-        logged = read_accuracy_log(log, self.count)
-        responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
-        value = self._dataset.evaluate(responses)
-        return Accuracy(measure=self._dataset.metric, value=value, samples=len(responses))
-
-
-def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
+def dataset_library(name: str, folder: Path, engine: Engine) -> ImageNet | Coco:
     """Return the sample library of a data set for an engine."""
-    dataset = DATASETS[name](folder)
+    dataset = DATASETS[name]
     if not engine.preprocess or engine.postprocess != dataset.output:
         raise InvalidInput(
             f"engine {engine.name!r} does not map images to {dataset.output}: its engine.toml "
             f'needs preprocess, and postprocess = "{dataset.output}"'
         )
-    return DatasetLibrary(dataset, engine.inputs[0].name)
+    return dataset(folder, engine.inputs[0].name)

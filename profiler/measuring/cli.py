@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
-import socket
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -25,15 +23,13 @@ from synergai.cli.output import (
     print_json,
     print_table,
 )
-from synergai.domain import WorkerClass
-from synergai.errors import Unavailable
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, to_record
 from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.messages import Measurement
     from synergai.profiles.dictionary import ProfileEntry
 
 
@@ -68,24 +64,15 @@ def profile(settings: ProfilerSettings) -> None:
     boards, the built-in timer does.
 
     Run it on an idle machine. A measurement during which other processes took more than 5 % of
-    the machine's CPU time is labelled disturbed, and can be repeated.
+    the machine's CPU time is labelled disturbed.
     """
     timer = choose_timer()
 
     from profiler.dictionary.files import add_to_dictionary
-    from profiler.measuring.generators import find_engines
 
-    if settings.engines:
-        # Before a worker has to be stopped for it.
-        find_engines(settings.models, settings.engines)
     # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
-    with (
-        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
-        only_profiler(WorkerClass(settings.worker_class), settings.root),
-    ):
-        if not (settings.while_serving or settings.dry_run):
-            check_not_serving()
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         measurements, summary = _measure(settings, timer)
     if settings.dry_run:
         return
@@ -171,78 +158,14 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-_PROC: Final = Path("/proc")
-_HOST: Final = b"worker_agent.host.main"
-"""Module of an engine host; an agent has one per engine in service."""
-_MEASURING: Final = b"profiler.measuring.measuring_process"
-"""Module whose engine host is measured."""
-
-
-@contextmanager
-def only_profiler(worker_class: WorkerClass, root: Path) -> Iterator[None]:
-    """Be the only profiler of a worker class on this machine for as long as the block runs.
-
-    The kernel ends the claim together with the process, however that ends.
-    """
-    key = hashlib.sha256(f"{worker_class}\0{root.resolve()}".encode()).hexdigest()[:16]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
-        try:
-            # The name is in no file system, so nothing can be left over.
-            claim.bind(f"\0synergai-profile-{key}")
-        except OSError as error:
-            raise Unavailable(
-                f"another profiler is measuring {worker_class} on this machine; wait for its end: "
-                "they would disturb each other"
-            ) from error
-        yield
-
-
-def engines_in_service(proc: Path = _PROC) -> list[int]:
-    """Return the process ids of this machine's engine hosts, except profilers' ones."""
-    found = []
-    for path in proc.glob("[0-9]*/cmdline"):
-        pid = path.parent
-        if _HOST in _arguments(pid) and _MEASURING not in _arguments(proc / _parent(pid)):
-            found.append(int(pid.name))
-    return sorted(found)
-
-
-def _arguments(process: Path) -> list[bytes]:
-    """Return the command line of a process; empty if it has ended."""
-    try:
-        return (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _parent(process: Path) -> str:
-    """Return the id of a process's parent; 0, which no process has, if it has ended."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[1]
-    except OSError:
-        return "0"
-
-
-def check_not_serving(proc: Path = _PROC) -> None:
-    """Check that no engine is in service on this machine."""
-    if pids := engines_in_service(proc):
-        others = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
-        raise Unavailable(
-            f"a worker on this machine has engines in service (process {pids[0]}{others}); stop "
-            "'synergai serve' or the agent first, or measure nevertheless with --while-serving"
-        )
-
-
 def measurement_record(measurement: Measurement) -> dict[str, object]:
     """Return a measurement as a JSON object; `joules` is the energy per query."""
     return {
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
         "background": measurement.background,
-        "fallback_share": measurement.fallback_share,
-        "first_load_s": measurement.first_load_s,
         "single_stream": measurement.single_stream,
-        "logs": str(measurement.logs),
+        "logs": measurement.logs,
     }
 
 
@@ -258,28 +181,9 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
         [column.name for column in shown],
         ([column.text(measurement) for column in shown] for measurement in measurements),
     )
-    for remark in (provider_text, _invalid_text):
-        for text in filter(None, map(remark, measurements)):
-            typer.echo(text)
-
-
-def provider_text(measurement: Measurement) -> str:
-    """Return a remark about the execution provider of a measurement; empty if there is none."""
-    texts = []
-    if measurement.fallback_share:
-        texts.append(f"{measurement.fallback_share:.0%} of the nodes fall back to another provider")
-    if measurement.first_load_s is not None:
-        texts.append(
-            f"T_pre {format_seconds(measurement.entry.t_pre_s)} with a filled cache, "
-            f"{format_seconds(measurement.first_load_s)} before"
-        )
-    return f"{measurement.name}: {'; '.join(texts)}" if texts else ""
-
-
-def _invalid_text(measurement: Measurement) -> str:
-    """Return why LoadGen calls the latencies of a measurement invalid; empty if it does not."""
-    reason = measurement.single_stream.invalid_because
-    return f"{measurement.name}: the latencies are invalid for LoadGen: {reason}" if reason else ""
+    for each in measurements:
+        if reason := each.single_stream.invalid_because:
+            typer.echo(f"{each.name}: the latencies are invalid for LoadGen: {reason}")
 
 
 class _Column(NamedTuple):

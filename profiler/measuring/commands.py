@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.cutting.stages import cut_engine
 from profiler.dictionary.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from profiler.measuring.conditions import THROTTLED_SHARE
-from profiler.measuring.generators import (
-    configurations,
-    find_engines,
-    generate,
-    sessions_to_measure,
-)
-from profiler.measuring.measurer import measure_with_repeats
+from profiler.measuring.generators import find_engines, generate
 from profiler.measuring.search_run import SearchRun, make_plan, make_space
 from profiler.measuring.stages import StageSetting, measure_stages, measured_cuts
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.names import is_stage
-from synergai.profiles.dictionary import DISTURBED, MEASURED, PREDICTED, ConfigurationDictionary
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ConfigurationDictionary
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from profiler.cutting.stages import CutEngine
     from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.generators import Draft, Machine, Pruned
-    from profiler.measuring.measurement import Measurement
+    from profiler.measuring.generators import Draft, Machine
     from profiler.measuring.measurer import Measurer
+    from profiler.measuring.messages import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
-    from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ProfileEntry
 
 
@@ -84,6 +75,12 @@ class _Command:
 
     def _keep(self, measurement: Measurement) -> None:
         entry = measurement.entry
+        if measurement.is_disturbed:
+            self._say(
+                f"{measurement.name}: disturbed, other processes took "
+                f"{measurement.background:.1%} of the machine's CPU time; measure it again on an "
+                "idle machine"
+            )
         if entry.throttled > THROTTLED_SHARE:
             self._say(
                 f"{entry.engine}, {entry.configuration}: the machine limited its clocks "
@@ -122,18 +119,25 @@ class _Command:
             seconds = time.monotonic() - began
             self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
 
-    def _say_unverifiable(self, sessions: Iterable[Session]) -> None:
-        """Say whose files cannot be compared with entries, as they are not those declared."""
-        models = dict.fromkeys((each.engine, each.configuration.variant) for each in sessions)
-        for fault in dict.fromkeys(self._origins.fault_of(*model) for model in models):
-            if fault:
-                self._say(f"it is not known whether entries are stale: {fault}")
+    def _drafts(self, threads: Sequence[int]) -> dict[EngineName, list[Draft]]:
+        """Return the configurations of each engine, and say what is left out.
 
-    def _say_lacking(self, definitions: Iterable[EngineDefinition]) -> None:
-        """Say which variants are not measured because their files are missing."""
-        for definition in definitions:
+        Args:
+            threads: thread counts; 0 stands for one per core. Empty for powers of two.
+        """
+        drafts: dict[EngineName, list[Draft]] = {}
+        left_out: dict[str, None] = {}
+        for definition in find_engines(self._settings.models, self._settings.engines):
             for name in definition.lacking:
-                self._say(f"left out: variant {name} of {definition.name}: its file is missing")
+                left_out[f"variant {name} of {definition.name}: its file is missing"] = None
+            found, pruned = generate(definition, self._machine, threads)
+            drafts[EngineName(definition.name)] = found
+            left_out |= dict.fromkeys(f"{each.what}: {each.reason}" for each in pruned)
+        for text in left_out:
+            self._say(f"left out: {text}")
+        if not any(drafts.values()):
+            raise NotFound("nothing is left to measure")
+        return drafts
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -143,7 +147,7 @@ class ListedCommand(_Command):
     """Measures all engines in all configurations that were asked for."""
 
     def run(self) -> list[Measurement]:
-        """Measure, and return the best measurement of each session."""
+        """Measure each session, and return the measurements."""
         settings = self._settings
         wanted = self._sessions()
         plan = make_plan(settings.queries, settings.min_duration)
@@ -161,53 +165,41 @@ class ListedCommand(_Command):
         )
         if settings.dry_run:
             return []
+        # By default, all engines are measured that can be; a variant stands for no other.
+        required = (bool(settings.engines) or len(wanted) == 1) and not any(
+            session.configuration.variant for session in wanted
+        )
+        measurements: list[Measurement] = []
+        failed: EngineUnusable | None = None
         with self._progress:
-            return measure_with_repeats(
-                self._measure,
-                wanted,
-                # By default, all engines are measured that can be; a variant stands for no other.
-                required=(bool(settings.engines) or len(wanted) == 1)
-                and not any(session.configuration.variant for session in wanted),
-                repeats=settings.repeat_disturbed or 0,
-                offer=self._offer_to_repeat,
-                keep=self._keep,
-                skip=self._skip,
-            )
+            for session in wanted:
+                try:
+                    measurement = self._measure(session)
+                except EngineUnusable as error:
+                    if required:
+                        raise
+                    failed = error
+                    self._skip(error)
+                else:
+                    measurements.append(measurement)
+                    self._keep(measurement)
+        if not measurements and failed is not None:
+            raise failed
+        return measurements
 
     def _sessions(self) -> list[Session]:
-        settings, machine = self._settings, self._machine
-        self._say_lacking(find_engines(settings.models, settings.engines))
-        wanted = sessions_to_measure(
-            settings.models,
-            settings.engines,
-            self._threads(),
-            machine.modes,
-            settings.cores,
-            machine.offers,
-        )
-        if settings.measure == "stale":
-            self._say_unverifiable(s for s in wanted if self._known_entry(s))
-            wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
-            if not wanted:
-                raise NotFound("no entry of these configurations is stale")
-        if settings.measure == "missing":
+        wanted = [
+            Session(name, draft.configuration)
+            for name, drafts in self._drafts(self._settings.threads or (1,)).items()
+            for draft in drafts
+        ]
+        modes = [mode.name for mode in self._machine.modes] or [""]
+        wanted.sort(key=lambda session: modes.index(session.configuration.power_mode))
+        if self._settings.measure == "missing":
             left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
             self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
             wanted = left
         return wanted
-
-    def _threads(self) -> Sequence[int]:
-        """Return the thread counts to measure, by default from stale entries, or 1."""
-        settings = self._settings
-        if settings.threads is not None or settings.measure != "stale":
-            return settings.threads or (1,)
-        stale = [entry for entry in self._dictionary if self._is_outdated(entry)]
-        here = {e.configuration.threads for e in stale if e.worker_class == self._worker_class}
-        return sorted(here - {0}) or (1,)
-
-    def _is_outdated(self, entry: ProfileEntry) -> bool:
-        """Return whether a stale entry was measured; a search replaces stale predictions."""
-        return entry.label != PREDICTED and self._origins.is_stale(entry)
 
     def _known_entry(self, session: Session) -> ProfileEntry | None:
         row = self._dictionary.row(session.engine, self._worker_class)
@@ -218,26 +210,14 @@ class ListedCommand(_Command):
         """The dictionary before the first measurement."""
         return self._known()
 
-    def _measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
-        settings = self._settings
-        for session in sessions:
-            try:
-                with self._following(session) as report:
-                    yield self._measurer.measure(
-                        session,
-                        queries=settings.queries,
-                        min_duration=settings.min_duration,
-                        report=report,
-                    )
-            except EngineUnusable as error:
-                yield error
-
-    def _offer_to_repeat(self, disturbed: Sequence[Measurement]) -> bool:
-        self._progress.stop()
-        try:
-            return offer_to_repeat(self._settings, disturbed)
-        finally:
-            self._progress.start()
+    def _measure(self, session: Session) -> Measurement:
+        with self._following(session) as report:
+            return self._measurer.measure(
+                session,
+                queries=self._settings.queries,
+                min_duration=self._settings.min_duration,
+                report=report,
+            )
 
 
 class StagesCommand(ListedCommand):
@@ -311,7 +291,7 @@ class SearchCommand(_Command):
         """Search, and return the measurements."""
         settings = self._settings
         dictionary = self._known()
-        drafts = self._drafts(dictionary)
+        drafts = self._drafts(settings.threads or ())
         run = SearchRun(
             make_space(
                 drafts,
@@ -356,43 +336,6 @@ class SearchCommand(_Command):
             self._say(f"no time for {', '.join(rows)}: nothing of them was measured")
         return list(run.measurements.values())
 
-    def _drafts(self, dictionary: ConfigurationDictionary) -> dict[EngineName, list[Draft]]:
-        settings, machine = self._settings, self._machine
-        if settings.threads is not None:
-            # Fails if there are not as many cores.
-            configurations(settings.threads, machine.modes, settings.cores)
-        drafts: dict[EngineName, list[Draft]] = {}
-        left_out: dict[Pruned, None] = {}
-        definitions = find_engines(settings.models, settings.engines)
-        self._say_lacking(definitions)
-        for definition in definitions:
-            found, pruned = generate(definition, machine, settings.threads or ())
-            drafts[EngineName(definition.name)] = found
-            left_out |= dict.fromkeys(pruned)
-        for each in left_out:
-            self._say(f"left out: {each.what}: {each.reason}")
-        if settings.measure == "stale":
-            drafts = self._only_stale(drafts, dictionary)
-        return drafts
-
-    def _only_stale(
-        self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
-    ) -> dict[EngineName, list[Draft]]:
-        self._say_unverifiable(
-            Session(engine, draft.configuration)
-            for engine, found in drafts.items()
-            for draft in found
-            if dictionary.row(engine, self._worker_class)
-        )
-        stale = {
-            engine: found
-            for engine, found in drafts.items()
-            if any(map(self._origins.is_stale, dictionary.row(engine, self._worker_class).values()))
-        }
-        if not stale:
-            raise NotFound("no entry of these engines is stale")
-        return stale
-
 
 def summarise(configurations: int, measured: int, predicted: int, known: int) -> str:
     """Return what a search has done, and what to do with it."""
@@ -420,21 +363,3 @@ def put_predictions(
 
     delete_from_dictionary(path, is_outdated)
     add_to_dictionary(path, predictions)
-
-
-def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
-    """Report the disturbed measurements; return whether a person at the terminal repeats them."""
-    for measurement in disturbed:
-        typer.echo(
-            f"{measurement.name}: disturbed, other processes took {measurement.background:.1%} of "
-            "the machine's CPU time",
-            err=True,
-        )
-    terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if settings.repeat_disturbed is not None or not terminal:
-        typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)
-        return False
-    try:
-        return typer.confirm(f"Repeat {len(disturbed)} disturbed measurements?", err=True)
-    except typer.Abort:
-        return False

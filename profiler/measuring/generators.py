@@ -1,4 +1,4 @@
-"""Configurations to measure: all that are listed, or generated ones to search.
+"""Configurations to measure.
 
 The thesis has two (chapter 4): a performance-aware one for threads, and an architecture-aware one
 for power modes. A generator extends a draft of a configuration by one dimension, and leaves out
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
-from synergai.domain import Configuration, EngineName, Session
-from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.domain import Configuration
+from synergai.errors import EngineUnusable, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.resources import usable_cores
-from worker_agent.cpu_affinity import check_thread_counts
+from worker_agent.cpu_affinity import powers_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -110,12 +110,6 @@ def thread_levels(draft: Draft, machine: Machine, levels: Sequence[int]) -> Gene
             yield replace(draft, configuration=configuration)
 
 
-def powers_of_two(cores: int) -> list[int]:
-    """Return 1, 2, 4, … up to `cores`, which is the last one."""
-    levels = [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
-    return [*levels, cores]
-
-
 def power_modes(draft: Draft, machine: Machine) -> Generated:
     """Yield the draft in each mode that can be switched to; of equal modes, in the first."""
     if not machine.modes:
@@ -147,15 +141,9 @@ def execution_providers(draft: Draft, engine: EngineDefinition, machine: Machine
         return
     # Devices of one provider are alike; the first one stands for all.
     for choice in {each.name: each for each in reversed(offers.choices)}.values():
-        if engine.backend not in choice.details.backends:
-            yield Pruned(
-                f"{engine.name} with {choice.name}", f"does not run {engine.backend} engines"
-            )
-            continue
-        if not choice.uses_threads and draft.configuration.threads > 1:
-            yield Pruned(
-                f"{choice.name} with several threads", "it computes without threads of the CPU"
-            )
+        backend = engine.of_variant(draft.configuration.variant).backend
+        if backend not in choice.details.backends:
+            yield Pruned(f"{engine.name} with {choice.name}", f"does not run {backend} engines")
             continue
         for configuration in choice.configurations([draft.configuration]):
             yield replace(draft, configuration=configuration)
@@ -181,8 +169,8 @@ def generate(
     dimensions: tuple[Callable[[Draft], Generated], ...] = (
         lambda draft: power_modes(draft, machine),
         lambda draft: thread_levels(draft, machine, levels),
-        lambda draft: execution_providers(draft, engine, machine),
         lambda draft: variants(draft, engine),
+        lambda draft: execution_providers(draft, engine, machine),
     )
     drafts = [Draft(Configuration(), engine.max_batch)]
     pruned: dict[Pruned, None] = {}
@@ -196,79 +184,6 @@ def generate(
                     extended.setdefault(each.configuration, each)
         drafts = list(extended.values())
     return drafts, list(pruned)
-
-
-def sessions_to_measure(
-    models: Path,
-    engines: Sequence[str],
-    threads: Sequence[int],
-    modes: Sequence[PowerMode],
-    cores: Sequence[int] = (),
-    offers: Offers | None = None,
-) -> list[Session]:
-    """Return every engine in every configuration that its backend has, ordered by power mode.
-
-    Each variant of an engine is measured in each of them.
-
-    Args:
-        engines: names of the engines; empty for all usable ones.
-        threads: thread counts; 0 stands for one per core.
-        modes: power modes; empty on a machine without any.
-        cores: cores to pin engines to; empty for all.
-        offers: the execution providers; None for the CPU alone.
-    """
-    chosen = find_engines(models, engines)
-    backends = {"": frozenset(backend for each in chosen for _, backend in _models(each))}
-    on_cpu = configurations(threads, modes, cores)
-    found: list[Configuration] = []
-    if offers is None or offers.cpu:
-        found += on_cpu
-    for choice in () if offers is None else offers.choices:
-        found += choice.configurations(on_cpu)
-        backends[choice.name] = choice.details.backends
-    # Stable: within a mode, in the order above.
-    order = list(dict.fromkeys(each.power_mode for each in on_cpu))
-    unique = list(dict.fromkeys(found))
-    unique.sort(key=lambda each: order.index(each.power_mode))
-    sessions = [
-        Session(EngineName(definition.name), structs.replace(configuration, variant=name))
-        for configuration in unique
-        for definition in chosen
-        for name, backend in _models(definition)
-        if backend in backends[configuration.execution_provider]
-    ]
-    if not sessions:
-        raise NotFound("none of the execution providers runs any of the engines' backends")
-    return sessions
-
-
-def _models(definition: EngineDefinition) -> list[tuple[str, str]]:
-    """Return names and backends of an engine's variants; without any, that of its model."""
-    variants = [(variant.name, variant.backend) for variant in definition.variants]
-    return variants or [("", definition.backend)]
-
-
-def configurations(
-    threads: Sequence[int], modes: Sequence[PowerMode], cores: Sequence[int] = ()
-) -> list[Configuration]:
-    """Return the distinct configurations; thread counts beyond a mode's cores are skipped."""
-    check_thread_counts(threads, cores)
-    if not modes:
-        all_cores = usable_cores(cores)
-        return list(dict.fromkeys(Configuration(count or all_cores) for count in threads))
-    found = dict.fromkeys(
-        Configuration(count or min(mode.cores, len(cores) or mode.cores), mode.name)
-        for mode in modes
-        for count in threads
-        if count <= mode.cores
-    )
-    if not found:
-        most = max(mode.cores for mode in modes)
-        raise InvalidInput(
-            f"no power mode has {min(threads)} cores or more for the threads; the largest has "
-            f"{most}"
-        )
-    return list(found)
 
 
 def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:

@@ -1,28 +1,38 @@
-"""Measurements one after another, each in its power mode, and again if they were disturbed."""
+"""Measurements one after another, each in its power mode."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
 from profiler.dictionary.origins import agent_version
-from profiler.measuring.measurement import MeasurementOrigin, measure
-from profiler.measuring.messages import MeasurementTask
+from profiler.measuring.messages import (
+    DECODER,
+    Measurement,
+    MeasurementFailed,
+    MeasurementOrigin,
+    MeasurementTask,
+    Progress,
+)
+from profiler.report_pipe import run_with_report_pipe
 from synergai.domain import MAX_BATCH, Session, WorkerClass
-from synergai.errors import EngineUnusable, InternalError, Unavailable
-from worker_agent.power.controller import SwitchFailed, find_mode, open_controller
+from synergai.errors import EngineUnusable, InternalError, InvalidInput, Unavailable
+from synergai.runtime.settings import encode_config
+from worker_agent.power.controller import SwitchFailed, find_mode
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.telemetry import MeanPower
+from worker_agent.power.selection import open_controller
+from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from profiler.dictionary.origins import EngineOrigins
-    from profiler.measuring.measurement import Measurement
     from profiler.measuring.profiler_settings import ProfilerSettings
     from worker_agent.power.controller import PowerController, PowerMode
     from worker_agent.providers import ProviderChoice
@@ -97,6 +107,7 @@ class ProfiledModes:
         controller.switch(self._original)
 
 
+_LOG_FILE: Final = "host.log"
 IDLE_S: Final = 1.0
 """Duration for which the power of the idle machine is measured, where it can be."""
 
@@ -149,33 +160,28 @@ class Measurer:
         name = f"{session.engine} with {session.configuration}"
         try:
             self.activate(mode)
-            accuracy = self._accuracies.get(answering)
             task = MeasurementTask(
                 models=self._settings.models,
                 session=session,
-                cores=tuple(self._settings.cores),
-                provider=self.provider(session.configuration.execution_provider),
-                queries=queries,
-                min_duration_s=min_duration,
-                max_batch=max_batch,
-                accuracy=accuracy is None,
-                output=self._output / _folder(session),
-                timer=self._timer,
-                root=self._settings.root,
-            )
-            measurement = measure(
-                task,
-                WorkerClass(self._settings.worker_class),
-                MeasurementOrigin(
+                worker_class=WorkerClass(self._settings.worker_class),
+                origin=MeasurementOrigin(
                     digest=origin.digest,
                     runtime=origin.runtime,
                     agent=agent_version(),
                     idle_watts=self._idle_watts,
                     samples_digest=self._origins.samples_of(session.engine),
-                    accuracy=accuracy,
+                    accuracy=self._accuracies.get(answering),
                 ),
-                report,
+                cores=tuple(self._settings.cores),
+                provider=self.provider(session.configuration.execution_provider),
+                queries=queries,
+                min_duration_s=min_duration,
+                max_batch=max_batch,
+                output=self._output / _folder(session),
+                timer=self._timer,
+                root=self._settings.root,
             )
+            measurement = measure(task, report)
             if mode:
                 self._modes.check(mode)
         except (InternalError, SwitchFailed, Unavailable) as error:
@@ -197,11 +203,40 @@ class Measurer:
         if mode:
             seconds = self._modes.activate(mode)
             self._say(f"power mode {mode}: active after {seconds:.2f} s")
-        with MeanPower(MachineFiles(self._settings.root)) as power:
-            if power.is_measured:
+        files = MachineFiles(self._settings.root)
+        with PowerMeter(files, period_s=MEASURE_PERIOD_S) as power:
+            if power.source:
                 time.sleep(IDLE_S)
-        self._idle_watts = power.watts
+        self._idle_watts = power.mean_watts
         self._mode = mode
+
+
+def measure(task: MeasurementTask, report: Callable[[float], None] = lambda _: None) -> Measurement:
+    """Measure in a child process, which ends before this returns or raises."""
+    command = (
+        *(sys.executable, "-m", "profiler.measuring.measuring_process", encode_config(task)),
+        *("--parent", str(os.getpid())),
+    )
+    output, log = task.output, task.output / _LOG_FILE
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
+    with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
+        for line in lines:
+            match DECODER.decode(line):
+                case Progress(share):
+                    report(share)
+                case Measurement() as measurement:
+                    report(1.0)
+                    return measurement
+                case MeasurementFailed(reason):
+                    session = task.session
+                    raise EngineUnusable(
+                        f"cannot measure {session.engine} with {session.configuration}: {reason}"
+                    )
+    raise InternalError(f"the measuring process ended without a result; see {log}")
 
 
 def _folder(session: Session) -> str:
@@ -215,57 +250,3 @@ def _folder(session: Session) -> str:
         configuration.variant,
     )
     return "-".join(filter(None, parts))
-
-
-def measure_with_repeats(
-    measure: Callable[[Sequence[Session]], Iterable[Measurement | EngineUnusable]],
-    sessions: Sequence[Session],
-    *,
-    required: bool,
-    repeats: int,
-    offer: Callable[[Sequence[Measurement]], bool],
-    keep: Callable[[Measurement], None],
-    skip: Callable[[EngineUnusable], None],
-) -> list[Measurement]:
-    """Measure sessions, and those again that were disturbed; the least disturbed ones count.
-
-    Args:
-        measure: measures sessions in the given order; an error takes the place of a measurement
-            that failed.
-        required: whether to raise an error instead of continuing with the next session. An error
-            of a repetition is never raised, since the session has a measurement.
-        offer: called with the disturbed measurements after these; returns whether to repeat them.
-        keep: called with each measurement that is the best of its session so far.
-        skip: called with each error after which the next session is measured.
-
-    Returns:
-        The best measurement of each session, in the order of `sessions`.
-    """
-    best: dict[Session, Measurement] = {}
-    last_error: EngineUnusable | None = None
-    wanted = sessions
-    while wanted:
-        for outcome in measure(wanted):
-            if isinstance(outcome, EngineUnusable):
-                if required:
-                    raise outcome
-                last_error = outcome
-                skip(outcome)
-                continue
-            session = Session(outcome.entry.engine, outcome.entry.configuration)
-            known = best.get(session)
-            if known is None or outcome.background < known.background:
-                best[session] = outcome
-                keep(outcome)
-        if not best and last_error is not None:
-            raise last_error
-        required = False
-        disturbed = {session: each for session, each in best.items() if each.is_disturbed}
-        if not disturbed:
-            break
-        if repeats > 0:
-            repeats -= 1
-        elif not offer(list(disturbed.values())):
-            break
-        wanted = list(disturbed)
-    return list(best.values())

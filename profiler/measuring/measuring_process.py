@@ -2,7 +2,10 @@
 
 LoadGen keeps its state per process, so every run gets one. LoadGen, or the built-in timer, drives
 an engine host in MLPerf's Single Stream scenario, one query at a time. Then the host runs ranges of
-queries as for a job; their rate becomes the profiled QPS.
+queries as a worker runs jobs. Their rate becomes the profiled QPS, because the estimator predicts
+jobs with it: the QPS of queries one at a time includes the overhead of issuing each query from
+outside the host, which is negligible for a large model but several times the latency of a small
+one.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from profiler.measuring.conditions import BackgroundLoad, ConditionsMonitor
+from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad, ConditionsMonitor
 from profiler.measuring.host_client import HostClient
 from profiler.measuring.messages import (
-    Measured,
+    Measurement,
     MeasurementFailed,
     MeasurementTask,
     Message,
@@ -30,11 +34,11 @@ from profiler.measuring.messages import (
 from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, time_queries
 from profiler.report_pipe import send_report
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import BUILT_IN
+from synergai.profiles.dictionary import BUILT_IN, DISTURBED, MEASURED, ProfileEntry
 from synergai.runtime.resources import die_with_parent, usable_cpus
 from synergai.runtime.settings import decode_config
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.telemetry import MeanPower
+from worker_agent.power.telemetry import MEASURE_PERIOD_S, PowerMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -164,59 +168,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     provider = task.provider
     start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
     try:
-        first_load_s = None
         if provider is not None and provider.cache is not None:
             # In service, what it compiles is compiled once; all later loads find it in the cache.
-            with start() as one:
-                first_load_s = one.ready.setup_s
+            start().close()
         with start() as host:
-            measured = _measure(host, task, options.parent, reporter, first_load_s)
+            measurement = _measure(host, task, options.parent, reporter)
     except SynergaiError as error:
         reporter.send(MeasurementFailed(str(error)))
         return 1
-    reporter.send(measured)
+    reporter.send(measurement)
     return 0
 
 
 def _measure(
-    host: HostClient,
-    task: MeasurementTask,
-    parent: int,
-    reporter: Reporter,
-    first_load_s: float | None,
-) -> Measured:
-    ready = host.ready
+    host: HostClient, task: MeasurementTask, parent: int, reporter: Reporter
+) -> Measurement:
+    ready, origin = host.ready, task.origin
     max_batch = min(ready.max_batch, task.max_batch)
     plan = MeasurementPlan.probe(
-        host, task.queries, task.min_duration_s, max_batch, accuracy=task.accuracy
+        host, task.queries, task.min_duration_s, max_batch, accuracy=origin.accuracy is None
     )
     files = MachineFiles(task.root)
     with (
         BackgroundLoad([os.getpid(), host.pid, parent]) as background,
         ConditionsMonitor(files) as monitor,
     ):
-        single_stream = run_single_stream(host, plan, task.timer, task.output, reporter)
-        with MeanPower(files) as power:
+        times = run_single_stream(host, plan, task.timer, task.output, reporter)
+        with PowerMeter(files, period_s=MEASURE_PERIOD_S) as power:
             ranges = measure_ranges(host, plan, reporter)
         batch_qps = measure_batches(host, plan, reporter, ranges.qps)
     labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
-    return Measured(
-        single_stream=single_stream,
-        conditions=monitor.conditions,
+    accuracy, samples = origin.accuracy or (0.0, 0)
+    if labelled:
+        accuracy, samples = correct / labelled, labelled
+    conditions = monitor.conditions
+    entry = ProfileEntry(
+        engine=task.session.engine,
+        worker_class=task.worker_class,
+        configuration=task.session.configuration,
+        qps=ranges.qps,
         backend_start_s=ready.backend_start_s,
         model_load_s=ready.model_load_s,
         data_preparation_s=ready.data_preparation_s,
-        service_queries=ranges.queries,
-        service_s=ranges.seconds,
+        latency_p50_s=times.latency_p50_s,
+        latency_p90_s=times.latency_p90_s,
+        latency_p99_s=times.latency_p99_s,
+        watts=power.mean_watts,
+        queries=times.queries,
+        label=DISTURBED if background.share > DISTURBED_SHARE else MEASURED,
+        batch_qps=tuple(batch_qps),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         error=ranges.error,
+        repeats=1,
+        idle_watts=origin.idle_watts,
+        clock_mhz=conditions.clock_mhz,
+        lowest_clock_mhz=conditions.lowest_clock_mhz,
+        temperature_c=conditions.temperature_c,
+        throttled=conditions.throttled,
         cpus=usable_cpus(task.cores),
-        watts=power.watts,
         background=background.share,
-        batch_qps=batch_qps,
-        fallback_share=ready.fallback_share,
-        first_load_s=first_load_s,
-        labelled=labelled,
-        correct=correct,
+        digest=origin.digest,
+        runtime=origin.runtime,
+        agent=origin.agent,
+        timer=task.timer,
+        accuracy=accuracy,
+        accuracy_samples=samples,
+        samples_digest=origin.samples_digest if samples else "",
+    )
+    return Measurement(
+        entry=entry,
+        single_stream=times,
+        logs=str(task.output),
+        background=background.share,
     )
 
 

@@ -8,11 +8,29 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from profiler.measuring.conditions import Conditions  # noqa: TC001 - msgspec reads it
-from profiler.measuring.single_stream import SingleStreamResult  # noqa: TC001 - as above
-from synergai.domain import MAX_BATCH, Session
-from synergai.profiles.dictionary import LOADGEN
-from worker_agent.providers import ProviderChoice  # noqa: TC001 - msgspec reads it
+from profiler.measuring.single_stream import SingleStreamResult  # noqa: TC001 - msgspec reads it
+from synergai.domain import MAX_BATCH, Session, WorkerClass
+from synergai.profiles.dictionary import DISTURBED, LOADGEN, ProfileEntry
+from worker_agent.providers import ProviderChoice  # noqa: TC001 - as above
+
+
+class MeasurementOrigin(Struct, frozen=True, kw_only=True):
+    """What an entry records in addition to what is measured.
+
+    Attributes:
+        digest: SHA-256 of the model file.
+        agent: version of SynergAI.
+        idle_watts: power of the idle machine in the same power mode.
+        samples_digest: SHA-256 of the sample set; empty if there is none.
+        accuracy: accuracy that is known already, with its number of samples; None to measure it.
+    """
+
+    digest: str = ""
+    runtime: str = ""
+    agent: str = ""
+    idle_watts: float = 0.0
+    samples_digest: str = ""
+    accuracy: tuple[float, int] | None = None
 
 
 class MeasurementTask(Struct, frozen=True, kw_only=True):
@@ -22,7 +40,6 @@ class MeasurementTask(Struct, frozen=True, kw_only=True):
         cores: cores to pin the engine to; empty for all.
         queries: minimum number of queries one at a time.
         max_batch: largest batch to measure; 1 for none.
-        accuracy: whether to measure the accuracy, if there are labels.
         output: folder for log files; created if missing.
         timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
         root: root of the power interface's files.
@@ -30,12 +47,13 @@ class MeasurementTask(Struct, frozen=True, kw_only=True):
 
     models: Path
     session: Session
+    worker_class: WorkerClass
+    origin: MeasurementOrigin = MeasurementOrigin()
     cores: tuple[int, ...] = ()
     provider: ProviderChoice | None = None
     queries: int
     min_duration_s: float
     max_batch: int = MAX_BATCH
-    accuracy: bool = True
     output: Path
     timer: str = LOADGEN
     root: Path = Path("/")
@@ -47,41 +65,28 @@ class Progress(Struct, frozen=True, tag=True):
     share: float
 
 
-class Measured(Struct, frozen=True, kw_only=True, tag=True):
-    """Result of a measurement.
+class Measurement(Struct, frozen=True, kw_only=True, tag=True):
+    """A profile entry with the result of queries one at a time.
 
     Attributes:
-        backend_start_s: seconds to start the backend, as reported by the engine host.
-        model_load_s: seconds to load the model, as reported by the engine host.
-        watts: mean power of the machine during the ranges; 0 without a meter.
+        logs: folder of the log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
-        batch_qps: queries per second in batches of 2, 4, 8, …, if the engine supports batches.
-        fallback_share: share of the model's nodes that its execution provider does not run, 0 to 1;
-            None if it is not known, or runs on the CPU anyway.
-        first_load_s: seconds of the load before, which compiled the model and filled the cache of
-            its execution provider; None if there is no such cache.
-        error: standard error of the logarithm of the QPS of the ranges; 0 if it is not known.
-        cpus: see `ProfileEntry`; 0 if it is not known.
-        labelled: number of labelled samples that were run for the accuracy; 0 without any.
-        correct: number of these that were answered correctly.
     """
 
+    entry: ProfileEntry
     single_stream: SingleStreamResult
-    conditions: Conditions
-    backend_start_s: float
-    model_load_s: float
-    data_preparation_s: float
-    service_queries: int
-    service_s: float
-    watts: float = 0.0
-    background: float = 0.0
-    batch_qps: list[float] = []
-    fallback_share: float | None = None
-    first_load_s: float | None = None
-    error: float = 0.0
-    cpus: float = 0.0
-    labelled: int = 0
-    correct: int = 0
+    logs: str
+    background: float
+
+    @property
+    def name(self) -> str:
+        """The engine and its configuration."""
+        return f"{self.entry.engine}, {self.entry.configuration}"
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other processes took so much CPU time that the figures are too low."""
+        return self.entry.label == DISTURBED
 
 
 class MeasurementFailed(Struct, frozen=True, tag=True):
@@ -90,6 +95,6 @@ class MeasurementFailed(Struct, frozen=True, tag=True):
     reason: str
 
 
-Message: TypeAlias = Progress | Measured | MeasurementFailed
+Message: TypeAlias = Progress | Measurement | MeasurementFailed
 
 DECODER: Final[Decoder[Message]] = Decoder(Message)

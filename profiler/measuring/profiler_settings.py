@@ -11,7 +11,7 @@ from msgspec import Meta
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.setting_types import Checked, Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
-from worker_agent.power.controller import AUTO, known_controller
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers import Providers
 
 
@@ -43,7 +43,7 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     power: Annotated[
         str,
         Checked(known_controller),
-        "Power mode controller: nvpmodel, cpufreq, cgroup or none; auto selects it by the board.",
+        "Power mode controller: nvpmodel, cgroup or none; auto selects it by the board.",
     ] = AUTO
     modes: Annotated[
         tuple[str, ...], "Power modes to measure in; default: all that need no reboot."
@@ -78,22 +78,11 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
         | None
     ) = None
     measure: Annotated[
-        Literal["all", "missing", "stale"] | None,
-        "What to measure: all, what the dictionary lacks for this model file and "
-        "runtime (missing), or what it has of another one (stale). Default: all; with --search, "
-        "missing.",
+        Literal["all", "missing"] | None,
+        "What to measure: all, or what the dictionary lacks for this model file and "
+        "runtime (missing). Default: all; with --search, missing.",
     ] = None
     dry_run: Annotated[bool, "Only say what would be measured, and how long it would take."] = False
-    while_serving: Annotated[bool, "Measure although a worker on this machine serves."] = False
-    repeat_disturbed: (
-        Annotated[
-            int,
-            "How often to repeat measurements that other processes disturbed; default: "
-            "ask on a terminal, else never.",
-            Meta(ge=0, le=100),
-        ]
-        | None
-    ) = None
     dictionary: Annotated[
         Path,
         "Dictionary to write entries to, a .db file. The gateway reads "

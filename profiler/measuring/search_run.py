@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections import defaultdict
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
     from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.generators import Machine
-    from profiler.measuring.measurement import Measurement
     from profiler.measuring.measurer import Measurer
+    from profiler.measuring.messages import Measurement
     from profiler.measuring.search.space import Row
     from synergai.domain import EngineName, WorkerClass
 
@@ -336,7 +335,7 @@ def combine(measurement: Measurement, results: list[TrialResult]) -> Measurement
         error=1 / math.sqrt(sum(weights)),
         repeats=len(results),
     )
-    return dataclasses.replace(measurement, entry=combined)
+    return replace(measurement, entry=combined)
 
 
 def make_plan(queries: int, min_duration_s: float) -> SearchPlan:

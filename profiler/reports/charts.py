@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from matplotlib.lines import Line2D
@@ -37,7 +37,7 @@ from profiler.reports.drawing import (
 from profiler.reports.wording import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from profiler.reports.statistics import Distribution
 
 Points: TypeAlias = "Sequence[tuple[float, float]]"
-Value: TypeAlias = tuple[str | float, str, float | None]
-"""A name or horizontal value, the series, and the value there."""
 
 _HATCHES: Final = ("", "////", "....", "xxxx", "\\\\\\\\", "++++")
 _HIGHLIGHT: Final = COLOURS[0]
@@ -85,10 +83,6 @@ class Chart(ABC):
         return min(MAX_HEIGHT, self._plot_height() + _LEGEND_ROW * (lines - 1))
 
     @abstractmethod
-    def values(self) -> Iterator[Value]:
-        """Yield the values that it shows."""
-
-    @abstractmethod
     def _draw(self, axes: Axes) -> list[Any]:
         """Draw on empty axes; return the entries of the legend."""
 
@@ -114,8 +108,9 @@ class _RowChart(Chart):
     log: bool = False
     limits: tuple[float, float] | None = None
 
-    def _rows(self) -> list[str]:
-        return list(dict.fromkeys(str(row) for row, _, _ in self.values()))
+    @abstractmethod
+    def _rows(self) -> Sequence[str]:
+        """Return the names of the rows."""
 
     def _plot_height(self) -> float:
         return _AROUND_ROWS + _ROW * max(3, len(self._rows()))
@@ -153,9 +148,8 @@ class Dots(_RowChart):
     ordered: bool = False
     hollow: Collection[str] = ()
 
-    def values(self) -> Iterator[Value]:
-        """Yield the value of each row in each series."""
-        return _by_row(self.rows, self.series)
+    def _rows(self) -> Sequence[str]:
+        return self.rows
 
     def _legend(self) -> Sequence[str]:
         return list(self.series)
@@ -184,7 +178,8 @@ class Dots(_RowChart):
             )
             handles.append(line)
         self._name_rows(axes)
-        self._scale_values(axes, [v for _, _, v in self.values() if v is not None])
+        every = (v for values in self.series.values() for v in values)
+        self._scale_values(axes, [v for v in every if v is not None])
         return handles
 
 
@@ -202,11 +197,8 @@ class Boxes(_RowChart):
     highlighted: Collection[str] = ()
     p99: bool = False
 
-    def values(self) -> Iterator[Value]:
-        """Yield the figures of each distribution; of one without values, their number."""
-        for row, box in self.boxes.items():
-            figures = {"count": 0} if box is None else asdict(box)
-            yield from ((row, name, value) for name, value in figures.items())
+    def _rows(self) -> Sequence[str]:
+        return list(self.boxes)
 
     def _draw(self, axes: Axes) -> list[Any]:
         ends: list[float] = []
@@ -235,11 +227,8 @@ class Bars(_RowChart):
     printed: Mapping[str, float] = field(default_factory=dict)
     highlighted: Collection[str] = ()
 
-    def values(self) -> Iterator[Value]:
-        """Yield the length of each bar, its error and the printed value."""
-        series = {"mean": self.lengths, "error": self.errors, "printed": self.printed}
-        for name, values in series.items():
-            yield from ((row, name, value) for row, value in values.items())
+    def _rows(self) -> Sequence[str]:
+        return list(self.lengths)
 
     def _draw(self, axes: Axes) -> list[Any]:
         rows = {name: row for row, name in enumerate(self.lengths)}
@@ -292,9 +281,8 @@ class Shares(_RowChart):
     rows: Sequence[str]
     parts: Mapping[str, Sequence[float | None]]
 
-    def values(self) -> Iterator[Value]:
-        """Yield the share of each part of each row."""
-        return _by_row(self.rows, self.parts)
+    def _rows(self) -> Sequence[str]:
+        return self.rows
 
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
@@ -344,11 +332,6 @@ class Speedups(Chart):
     means: Mapping[str, Points]
     reference: Points
 
-    def values(self) -> Iterator[Value]:
-        """Yield the points of each line."""
-        single = [(self.single_name, points) for points in self.single]
-        return _by_point(*single, *self.means.items(), ("linear", self.reference))
-
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
         for points in self.single:
@@ -378,12 +361,11 @@ class Speedups(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Chart):
-    """Clouds of points over two quantities.
+    """Joined points over two quantities, on logarithmic axes.
 
     Attributes:
         clouds: points by name.
         background: clouds that are not told apart, called `background_name` together.
-        fronts: whether the points of a cloud are joined, over logarithmic axes.
     """
 
     x_label: str
@@ -391,20 +373,13 @@ class Scatter(Chart):
     clouds: Mapping[str, Points]
     background: Sequence[Points] = ()
     background_name: str = ""
-    fronts: bool = False
-
-    def values(self) -> Iterator[Value]:
-        """Yield the points of each cloud."""
-        others = [(self.background_name, points) for points in self.background]
-        return _by_point(*self.clouds.items(), *others)
 
     def _legend(self) -> Sequence[str]:
         return [*self.clouds, *([self.background_name] if self.background else [])]
 
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
-        style: dict[str, Any] = {"markersize": 5, "clip_on": False}
-        style["linestyle"] = "-" if self.fronts else ""
+        style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "-"}
         for number, (name, points) in enumerate(self.clouds.items()):
             colour, marker = series_style(number)
             style |= {"color": colour, "marker": marker, "linewidth": 1.4, "zorder": 3}
@@ -413,28 +388,13 @@ class Scatter(Chart):
             style |= {"color": _GREY, "marker": ".", "linewidth": 0.8, "zorder": 2}
             drawn = axes.plot(*_split(points), label=self.background_name, **style)
             handles += [] if number else drawn
-        if self.fronts:
-            use_log(axes, "x")
-            use_log(axes, "y")
-            thin_log_ticks(axes, *axes.get_xlim())
-        else:
-            axes.set_xlim(0)
-            axes.set_ylim(0)
-            plain_ticks(axes, "x", "y")
+        use_log(axes, "x")
+        use_log(axes, "y")
+        thin_log_ticks(axes, *axes.get_xlim())
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.grid()
         return handles
-
-
-def _by_row(rows: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Iterator[Value]:
-    for name, values in series.items():
-        yield from ((row, name, value) for row, value in zip(rows, values, strict=True))
-
-
-def _by_point(*series: tuple[str, Points]) -> Iterator[Value]:
-    for name, points in series:
-        yield from ((x, name, y) for x, y in points)
 
 
 def _split(points: Points) -> tuple[list[float], list[float]]:

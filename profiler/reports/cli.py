@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
-from msgspec import Meta
 
 from profiler.simulator.simulator_settings import (
     DEFAULT_POLICIES,
@@ -19,10 +18,9 @@ from profiler.simulator.simulator_settings import (
     checked_seeds,
 )
 from synergai.cli.commands import require, settings_command
-from synergai.cli.output import print_json
 from synergai.errors import InvalidInput
 from synergai.runtime.paths import default_dictionary
-from synergai.runtime.setting_types import Checked, OptionName, Positional
+from synergai.runtime.setting_types import Checked, Positional
 from synergai.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,15 +45,9 @@ class CharacterisationSettings(Settings, frozen=True, kw_only=True):
     reconstructed: Annotated[
         bool, "Report on the profile that was reconstructed from the thesis instead."
     ] = False
-    output: Annotated[
-        Path, "Folder for report.html, and the figures and tables as PNG and CSV files."
-    ] = Path("characterisation")
-    queries: Annotated[int, "Queries of a run, for its total time.", Meta(ge=1, le=1 << 53)] = (
-        QUERIES
+    output: Annotated[Path, "The page to write, one HTML file that needs nothing else."] = Path(
+        "characterisation.html"
     )
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON: the files written, and the findings."
-    ] = False
 
 
 class EvaluationSettings(Settings, frozen=True, kw_only=True):
@@ -76,12 +68,9 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
     recordings: Annotated[
         tuple[Path, ...], "Event logs of gateways, to report on these instead of simulations."
     ] = ()
-    output: Annotated[
-        Path, "Folder for report.html, and the figures and tables as PNG and CSV files."
-    ] = Path("evaluation")
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON: the files written, and the findings."
-    ] = False
+    output: Annotated[Path, "The page to write, one HTML file that needs nothing else."] = Path(
+        "evaluation.html"
+    )
 
     def sweep(self) -> SimulatorSettings:
         """Return what to simulate."""
@@ -117,10 +106,10 @@ def characterisation(settings: CharacterisationSettings) -> None:
     from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 
     path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
-    space = FleetProfile(load_dictionary(path), settings.queries)
+    space = FleetProfile(load_dictionary(path), QUERIES)
     source = "reconstructed from the thesis" if settings.reconstructed else str(path)
     report = characterise(space, source=source, made=_colophon("characterisation"))
-    _write(report, settings.output, as_json=settings.as_json)
+    _write(report, settings.output)
 
 
 def evaluation(settings: EvaluationSettings) -> None:
@@ -136,7 +125,7 @@ def evaluation(settings: EvaluationSettings) -> None:
 
     made = _colophon("evaluation")
     study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
-    _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
+    _write(evaluate(study, origin), settings.output)
 
 
 def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:
@@ -205,7 +194,7 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-app.command(epilog="Example: [bold]synergai report characterisation --output fleet[/bold]")(
+app.command(epilog="Example: [bold]synergai report characterisation --output fleet.html[/bold]")(
     settings_command(CharacterisationSettings, characterisation)
 )
 app.command(
@@ -232,15 +221,10 @@ def _colophon(command: str) -> str:
     return f"Made by synergai {version('synergai')}, synergai report {command}, on {now}."
 
 
-def _write(report: Report, folder: Path, *, as_json: bool) -> None:
+def _write(report: Report, path: Path) -> None:
     from profiler.reports.page import write_report
 
-    page, *files = write_report(report, folder)
-    if as_json:
-        findings = report.findings
-        print_json({"page": str(page), "files": list(map(str, files)), "findings": findings})
-        return
+    write_report(report, path)
     for question, answer in report.findings.items():
         typer.echo(f"{question}\n  {answer}")
-    figures = len(report.figures())
-    typer.echo(f"{page}, with {figures} figures and {len(report.tables())} tables")
+    typer.echo(path)

@@ -1,11 +1,7 @@
-"""A report in a folder: one HTML page, and its figures and tables as PNG and CSV files.
-
-The page needs nothing else: no script, no font, no network.
-"""
+"""A report: one HTML page that needs nothing else, no script, no font, no network."""
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from dataclasses import dataclass
@@ -16,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib import style
 
-from profiler.reports.drawing import MAX_HEIGHT, STYLE, WIDTH, make_figure, save
+from profiler.reports.drawing import STYLE, WIDTH, make_figure
 from profiler.reports.wording import UNKNOWN, number
 from synergai.errors import InvalidInput
 from synergai.runtime.files import write_atomic
@@ -31,7 +27,6 @@ Cell: TypeAlias = str | float | int | None
 Records: TypeAlias = "Sequence[Mapping[str, Cell]]"
 """Rows of a table, one or more, with the same columns."""
 
-PAGE: Final = "report.html"
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|QPS|MHz|W|J)(?!\w))")
 """The space between a number and its unit."""
 _ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
@@ -40,16 +35,10 @@ _SIZE: Final = re.compile(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table.
-
-    Attributes:
-        caption: what it shows.
-        file: stem of the CSV file that has it.
-    """
+    """A table; the caption says what it shows."""
 
     rows: Records
     caption: str
-    file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +46,7 @@ class Figure:
     """A figure of one or more panels.
 
     Attributes:
-        key: stem of its files, unique in the report.
+        key: its anchor, unique in the report.
         title: what it shows, with the thesis's number of the figure where it has one.
         caption: description in whole sentences.
         panels: the charts, by row.
@@ -69,15 +58,6 @@ class Figure:
     caption: str
     panels: Sequence[Chart]
     columns: int
-
-    @property
-    def data(self) -> Records:
-        """The values that it shows, written as CSV."""
-        return [
-            {"panel": panel.title, "row": row, "series": series, "value": value}
-            for panel in self.panels
-            for row, series, value in panel.values()
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +95,14 @@ class Report:
     sections: Sequence[Section]
     made: str
 
-    def figures(self) -> list[Figure]:
-        """Return all figures in order."""
-        return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
-    def tables(self) -> dict[str, Records]:
-        """Return the rows of all tables and figures by the stem of their CSV file."""
-        tables = {}
-        for section in self.sections:
-            for block in section.blocks:
-                if isinstance(block, Figure):
-                    tables[block.key] = block.data
-                elif isinstance(block, Table):
-                    tables[block.file] = block.rows
-        return tables
-
-
-def write_report(report: Report, folder: Path) -> list[Path]:
-    """Write a report, replacing files of the same names.
-
-    Returns:
-        The files written, the page first.
-    """
-    texts = {PAGE: render(report)}
-    texts |= {f"{name}.csv": to_csv(rows) for name, rows in report.tables().items()}
+def write_report(report: Report, path: Path) -> None:
+    """Write the page of a report, replacing an older one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomic(folder / name, text)
-        images = [
-            write_png(figure.panels, figure.columns, folder / f"{figure.key}.png")
-            for figure in report.figures()
-        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, render(report))
     except OSError as error:
-        raise InvalidInput(f"cannot write the report to {folder}: {error.strerror}") from error
-    page, *tables = (folder / name for name in texts)
-    return [page, *images, *tables]
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
 
 
 def render(report: Report) -> str:
@@ -170,15 +122,6 @@ def render(report: Report) -> str:
     css = files("profiler.reports").joinpath("page.css").read_text("utf-8")
     template = environment.get_template("page.html.jinja")
     return template.render(report=report, style=Markup(css), svg=_svg)  # noqa: S704 - our own file
-
-
-def to_csv(rows: Records) -> str:
-    """Return a table as CSV; unknown values are empty."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows(["" if cell is None else cell for cell in row.values()] for row in rows)
-    return text.getvalue()
 
 
 def _svg(chart: Chart, key: str) -> Markup:
@@ -229,17 +172,3 @@ def draw_svg(chart: Chart, key: str) -> str:
         svg,
         count=1,
     )
-
-
-def write_png(panels: Sequence[Chart], columns: int, path: Path) -> Path:
-    """Draw charts into one PNG file, so many in a row."""
-    with style.context(STYLE):
-        columns = min(columns, len(panels))
-        rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
-        heights = [max(chart.height for chart in row) for row in rows]
-        canvas = make_figure(WIDTH * columns, min(sum(heights), MAX_HEIGHT))
-        parts = canvas.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
-        for row, places in zip(rows, parts, strict=True):
-            for chart, place in zip(row, places, strict=False):
-                chart.draw(place)
-        return save(canvas, path)

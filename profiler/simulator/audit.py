@@ -41,7 +41,6 @@ def _findings(run: SimulationRun) -> Iterator[str]:
     for job in run.workload.jobs:
         yield from _job_findings(job, by_job[job.id], run.finished.get(job.id))
     yield from _load_findings(run, by_worker)
-    yield from _memory_findings(run)
     jobs = {job.id: job for job in run.workload.jobs}
     for spans in by_worker.values():
         spans.sort(key=lambda span: (span.started, span.ended))
@@ -116,20 +115,6 @@ def _load_findings(
             for span in by_worker.get(load.worker_id, ()):
                 if span.started < ended - _TOLERANCE_S and began < span.ended - _TOLERANCE_S:
                     yield f"{load.worker_id} preloaded while it ran {span.job_id}"
-
-
-def _memory_findings(run: SimulationRun) -> Iterator[str]:
-    workload, classes = run.workload, run.workload.workers
-    resident: dict[WorkerId, set[Session]] = {}
-    for change in run.changes:
-        sessions = resident.setdefault(change.worker_id, set())
-        if change.resident:
-            sessions.add(change.session)
-        else:
-            sessions.discard(change.session)
-        most = workload.memory_bytes.get(classes[change.worker_id], math.inf)
-        if len(sessions) * workload.session_bytes > most:
-            yield f"{change.worker_id} had {len(sessions)} sessions, more than fit into its memory"
 
 
 def _continues(before: BusySpan, span: BusySpan) -> bool:

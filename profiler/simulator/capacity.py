@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from profiler.simulator.simulation import SimulationRun
     from profiler.simulator.workload import Profile, Workload
     from synergai.core.scheduling.settings import SchedulingSettings
-    from synergai.domain import Configuration, EngineName, Job, WorkerClass
+    from synergai.domain import Job, WorkerClass
 
 _DEADLINES: Final = 200
 """Most deadlines up to which the work of a fleet is summed."""
@@ -33,6 +33,7 @@ _SCREENED: Final = 4
 """Seeds whose mean has to be within the limit before others are simulated."""
 _FIRST: Final = 3
 """Seeds after which a fleet is given up that clearly has more violations."""
+MAX_WORKERS: Final = 256
 _BUSY: Final = 0.5
 """Share of the workers' time below which most of them have nothing to do."""
 
@@ -49,8 +50,6 @@ class FleetOption:
         violations: share of the jobs that were late or rejected.
         sure: probability that the share is within the limit in the long run.
         busy: share of the workers' time in which they worked.
-        joules: energy per query, that of idle workers included as far as the profile has their
-            power; None if the power of a configuration is not known.
         cost: per hour; None if that of a class is not known.
     """
 
@@ -59,7 +58,6 @@ class FleetOption:
     error: float
     sure: float
     busy: float
-    joules: float | None
     cost: float | None
 
 
@@ -72,7 +70,7 @@ class CapacityPlanner:
         fresh: the same with other seeds, which confirm what suffices.
         violations: largest share of violated jobs.
         costs: per worker and hour, by class.
-        watts: power of a busy worker by class, for configurations whose power was not measured.
+        max_workers: most workers of a class to consider.
         on_fleet: called before a fleet is simulated.
     """
 
@@ -80,9 +78,8 @@ class CapacityPlanner:
     fresh: Sequence[Workload]
     settings: SchedulingSettings
     violations: float
-    max_workers: int
     costs: Mapping[WorkerClass, float]
-    watts: Mapping[WorkerClass, float]
+    max_workers: int = MAX_WORKERS
     on_fleet: Callable[[Fleet], object] = lambda _: None
     _screened: dict[_Key, bool] = field(default_factory=dict)
     _known: dict[_Key, FleetOption | None] = field(default_factory=dict)
@@ -261,8 +258,6 @@ class CapacityPlanner:
     ) -> FleetOption:
         mean, error = _mean_and_error(runs)
         jobs = sum(len(run.workload.jobs) for run in runs)
-        joules = [self._joules_per_query(run) for run in runs]
-        known = [each for each in joules if each is not None]
         return FleetOption(
             fleet=fleet,
             violations=mean,
@@ -271,47 +266,8 @@ class CapacityPlanner:
             if error
             else 1.0 - (1.0 - self.violations) ** jobs,
             busy=fmean(map(_busy, runs)),
-            joules=fmean(known) if len(known) == len(joules) else None,
             cost=self._cost(fleet),
         )
-
-    def _joules_per_query(self, run: SimulationRun) -> float | None:
-        classes = run.workload.workers
-        joules, queries = 0.0, 0
-        idle_s = dict.fromkeys(classes, _duration_s(run))
-        for span in run.spans:
-            name = classes[span.worker_id]
-            watts = self._busy_watts(run, name, span.engine, span.configuration)
-            if not watts:
-                return None
-            joules += watts * (span.ended - span.started)
-            idle_s[span.worker_id] -= span.ended - span.started
-            queries += span.done
-        idle = {name: self._idle_watts(name) for name in set(classes.values())}
-        joules += sum(idle[classes[worker]] * seconds for worker, seconds in idle_s.items())
-        return joules / queries if queries else None
-
-    def _busy_watts(
-        self,
-        run: SimulationRun,
-        name: WorkerClass,
-        engine: EngineName,
-        configuration: Configuration,
-    ) -> float:
-        for entry in run.workload.profile.entries(engine, name):
-            if entry.configuration == configuration and entry.watts:
-                return entry.watts
-        return self.watts.get(name, 0.0)
-
-    def _idle_watts(self, name: WorkerClass) -> float:
-        """Return the mean power of an idle worker; 0 if it was not measured."""
-        measured = [
-            entry.idle_watts
-            for engine in self.profile.engines
-            for entry in self.profile.entries(engine, name)
-            if entry.idle_watts
-        ]
-        return fmean(measured) if measured else 0.0
 
 
 def plan(planner: CapacityPlanner) -> list[FleetOption]:

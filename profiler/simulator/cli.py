@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
 from profiler.simulator.simulation import Spread
 from profiler.simulator.simulator_settings import (
-    WATTS,
     AccordionSettings,
     BurstSettings,
     CapacitySettings,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from profiler.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from profiler.simulator.simulation import SimulationResult
     from profiler.simulator.workload import Profile, Workload
-    from synergai.domain import WorkerClass
 
 
 Result = TypeVar("Result")
@@ -67,7 +65,7 @@ def accordion(settings: AccordionSettings) -> None:
     from profiler.simulator.pipelines.comparison import compare, run_count, tables
 
     seeds = settings.drawn
-    _show(settings, compare(seeds, bounds=settings.bounds), run_count(seeds), tables)
+    _show(compare(seeds, bounds=settings.bounds), run_count(seeds), tables)
 
 
 def burst(settings: BurstSettings) -> None:
@@ -80,7 +78,7 @@ def burst(settings: BurstSettings) -> None:
     from profiler.simulator.pipelines.burst import compare, run_count, tables
 
     seeds = settings.drawn
-    _show(settings, compare(seeds), run_count(seeds), tables)
+    _show(compare(seeds), run_count(seeds), tables)
 
 
 def interference(settings: InterferenceSettings) -> None:
@@ -94,20 +92,15 @@ def interference(settings: InterferenceSettings) -> None:
     from profiler.simulator.pipelines.interference import compare, run_count, tables
 
     seeds = settings.drawn
-    _show(settings, compare(seeds, settings.slow), run_count(seeds), tables)
+    _show(compare(seeds, settings.slow), run_count(seeds), tables)
 
 
 def _show(
-    settings: BurstSettings,
     results: Iterator[Result],
     total: int,
     tables: Callable[[Sequence[Result]], Iterable[tuple[Sequence[str], list[list[str]]]]],
 ) -> None:
-    found = _progress(results, total)
-    if settings.as_json:
-        print_json(found)
-        return
-    for columns, rows in tables(found):
+    for columns, rows in tables(_progress(results, total)):
         print_table(columns, rows)
 
 
@@ -250,10 +243,7 @@ def capacity(settings: CapacitySettings) -> None:
 
     profile = Profile(load_dictionary(settings.profile))
     options = _find_fleets(_make_planner(settings, profile))
-    if settings.as_json:
-        print_json([_fleet_record(each) for each in options])
-    else:
-        _print_fleets(settings, profile, options)
+    _print_fleets(settings, profile, options)
     if not options:
         raise typer.Exit(1)
 
@@ -315,27 +305,20 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlann
         fresh=[demand(max(seeds) + number) for number in range(1, len(seeds) + 1)],
         settings=scheduling_settings(settings.policy, options if agnostic else None),
         violations=settings.violations / 100,
-        max_workers=settings.max_workers,
         costs=costs,
-        watts=_watts(profile),
     )
 
 
-def _watts(profile: Profile) -> dict[WorkerClass, float]:
-    """Return the nominal power of the thesis's machines that the profile has."""
-    from profiler.simulator.sweep import by_class
-
-    return by_class({name: WATTS[name] for name in profile.classes if name in WATTS}, profile)
-
-
 def _print_fleets(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:
+    from profiler.simulator.capacity import MAX_WORKERS
+
     if not options:
         typer.echo(
-            f"no fleet of up to {settings.max_workers:,} workers of each class keeps violations "
-            f"within {settings.violations:g} %; --max-workers allows more"
+            f"no fleet of up to {MAX_WORKERS} workers of each class keeps violations within "
+            f"{settings.violations:g} %"
         )
         return
-    columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
+    columns = ("fleet", "workers", "violations", "sure", "busy", "cost/h")
     print_table(columns, [_fleet_row(option) for option in options])
     typer.echo(
         "the first fleet is the best found; the others are of one class; violations on fresh seeds "
@@ -345,8 +328,8 @@ def _print_fleets(settings: CapacitySettings, profile: Profile, options: list[Fl
     for name in profile.classes:
         if name not in alone:
             typer.echo(
-                f"{name} alone: up to {settings.max_workers:,} workers do not keep violations "
-                f"within {settings.violations:g} %"
+                f"{name} alone: up to {MAX_WORKERS} workers do not keep violations within "
+                f"{settings.violations:g} %"
             )
 
 
@@ -361,18 +344,5 @@ def _fleet_row(option: FleetOption) -> list[str]:
         f"{option.violations * 100:.1f} ± {option.error * 100:.1f} %",
         f"{math.floor(option.sure * 1000) / 10:.1f} %",
         f"{option.busy * 100:.0f} %",
-        "not measured" if option.joules is None else f"{option.joules:.3g}",
         "" if option.cost is None else f"{option.cost:,.2f}",
     ]
-
-
-def _fleet_record(option: FleetOption) -> dict[str, Any]:
-    return {
-        "fleet": option.fleet,
-        "violations": option.violations,
-        "error": option.error,
-        "sure": option.sure,
-        "busy": option.busy,
-        "joules_per_query": option.joules,
-        "cost_per_hour": option.cost,
-    }

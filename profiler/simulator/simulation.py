@@ -94,8 +94,7 @@ def make_workers(workload: Workload) -> list[Worker]:
             if workload.sessions == "prewarmed"
             else frozenset(),
             keeps_sessions=workload.sessions != "cold",
-            memory_bytes=workload.memory_bytes.get(name, 0),
-            session_bytes=dict.fromkeys(profile.engines, workload.session_bytes),
+            session_bytes=dict.fromkeys(profile.engines, 0),
         )
         for worker_id, name in workload.workers.items()
     ]

@@ -32,7 +32,6 @@ _MAX_SEED: Final = 2**63 - 1
 LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
-MAX_MEMORY_GIB: Final = 1_000_000
 MIN_LOAD: Final = 1e-6
 WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
 """Power of the thesis's machines under load: the processors' and modules' nominal ones."""
@@ -104,13 +103,9 @@ class DemandSettings(Settings, frozen=True, kw_only=True):
     ] = RECONSTRUCTED_PROFILE
     # Of actual from profiled times: standard deviation of the logarithm of their ratio.
     estimate_error: Annotated[float, Meta(ge=0, le=2)] = 0.15
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
-    ] = False
     arrivals: Annotated[
         Path | None,
-        "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
-        "the columns arrival_s, engine, queries and qos_s; only the first is required.",
+        "Jobs from the event log of a gateway (--event-log).",
     ] = None
 
 
@@ -119,6 +114,9 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_SIMULATE_"
 
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
     experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
         EXPERIMENTS
     )
@@ -130,11 +128,6 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
         "cold"
     )
     preload: Annotated[bool, "Load no engine before it is needed, as idle workers do."] = True
-    # For sessions by worker class, in GiB; no limit for those left out.
-    memory: dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]] = msgspec.field(
-        default_factory=dict
-    )
-    session_memory: float = 1.0  # GiB of a session, all of them alike
     t_pre: Annotated[
         TPre, "T_pre is zero, proportional to the job's queries, or the same for every job."
     ] = "fixed"
@@ -170,11 +163,8 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
 
     @property
     def simulated(self) -> tuple[ExperimentName, ...]:
-        """The experiments that differ: with given arrivals, one of each demand."""
-        if self.arrivals is None:
-            return self.experiments
-        by_demand = {EXPERIMENTS[name].demand: name for name in reversed(self.experiments)}
-        return tuple(name for name in self.experiments if name in by_demand.values())
+        """The experiments that differ: with given jobs, only one."""
+        return self.experiments if self.arrivals is None else self.experiments[:1]
 
 
 class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
@@ -214,9 +204,6 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
         "Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
         "the lowest cost is the best. Without it, the one with the fewest workers.",
     ] = msgspec.field(default_factory=dict)
-    max_workers: Annotated[
-        int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
-    ] = 32
 
 
 Slow: TypeAlias = Literal["workers", "links"]
@@ -230,9 +217,6 @@ class BurstSettings(Settings, frozen=True, kw_only=True):
     seeds: Annotated[
         str, Checked(checked_seeds), "One run per seed; all that is compared gets the same queries."
     ] = "0-4"
-    as_json: Annotated[
-        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
-    ] = False
 
     @property
     def drawn(self) -> tuple[int, ...]:

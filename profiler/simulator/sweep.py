@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,8 +12,8 @@ from profiler.simulator.audit import audit
 from profiler.simulator.recording import read_log
 from profiler.simulator.simulation import SimulationResult, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import one_of, parse_seeds
-from profiler.simulator.workload import EXPERIMENTS, JOBS, Arrival, Profile, draw
-from synergai.domain import EngineName, WorkerClass
+from profiler.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
+from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,10 +23,10 @@ if TYPE_CHECKING:
     from profiler.simulator.simulation import SimulationRun
     from profiler.simulator.simulator_settings import SimulatorSettings
     from profiler.simulator.workload import Workload
+    from synergai.domain import Job
 
 
 Value = TypeVar("Value")
-_GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
 """Configurations of the profile-agnostic policies; other classes use the most threads."""
@@ -53,18 +51,11 @@ def make_workload(
         rate=settings.load_factor * (profile.capacity(fleet) if fleet and not given else 1.0),
         given=given,
     )
-    return replace(
-        workload,
-        fleet=fleet,
-        memory_bytes={WorkerClass(n): int(gib * _GIB) for n, gib in settings.memory.items()},
-        session_bytes=int(settings.session_memory * _GIB),
-    )
+    return replace(workload, fleet=fleet)
 
 
-def arrivals_of(
-    path: Path | None, jobs: int | None, default: int
-) -> tuple[tuple[Arrival, ...], int]:
-    """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
+def arrivals_of(path: Path | None, jobs: int | None, default: int) -> tuple[tuple[Job, ...], int]:
+    """Return the jobs of an event log, none without one, and the number of jobs to simulate."""
     given = () if path is None else read_arrivals(path)
     count = jobs or len(given) or default
     if given and count > len(given):
@@ -125,100 +116,17 @@ def run_count(settings: SimulatorSettings) -> int:
     return len(settings.simulated) * len(parse_seeds(settings.seeds)) * len(settings.policies)
 
 
-_SHOWN: Final = 40
-"""Characters of a cell that messages quote."""
-COLUMNS: Final = ("arrival_s", "engine", "queries", "qos_s")
-_MAX_QUERIES: Final = 1 << 53
-"""Integers up to this one are exact as floating-point numbers."""
-
-
 @lru_cache(maxsize=1)
-def read_arrivals(path: Path) -> tuple[Arrival, ...]:
-    """Read a CSV file or the event log of a gateway, in order of arrival.
-
-    A CSV file has a header with the column `arrival_s`, in seconds, and optionally `engine`,
-    `queries` and `qos_s`; empty cells are drawn. Every other file is read as an event log.
-    """
+def read_arrivals(path: Path) -> tuple[Job, ...]:
+    """Return the jobs of a gateway's event log, in order of arrival; the first arrives at 0."""
     try:
-        found = _read_csv(path) if path.suffix.lower() == ".csv" else _read_log(path)
+        found = sorted(read_log(path).jobs, key=lambda job: job.arrival)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     if not found:
         raise InvalidInput(f"{path} has no jobs")
-    found.sort(key=lambda arrival: arrival.at)
-    origin = found[0].at
+    origin = found[0].arrival
     return tuple(
-        Arrival(
-            at=each.at - origin,
-            engine=each.engine,
-            queries=each.queries,
-            qos_s=each.qos_s,
-            perishable=each.perishable,
-        )
-        for each in found
+        structs.replace(job, arrival=job.arrival - origin, deadline=job.deadline - origin)
+        for job in found
     )
-
-
-def _read_log(path: Path) -> list[Arrival]:
-    return [
-        Arrival(
-            at=job.arrival,
-            engine=job.engine,
-            queries=job.queries,
-            qos_s=job.deadline - job.arrival,
-            perishable=job.perishable,
-        )
-        for job in read_log(path).jobs
-    ]
-
-
-def _read_csv(path: Path) -> list[Arrival]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = csv.DictReader(lines, skipinitialspace=True)
-            columns = rows.fieldnames or ()
-            unknown = [name for name in columns if name not in COLUMNS]
-            if "arrival_s" not in columns or unknown:
-                raise InvalidInput(
-                    f"the first line of {path} must name its columns: arrival_s, and any of "
-                    f"{', '.join(COLUMNS[1:])}; it has {', '.join(columns) or 'nothing'}"
-                )
-            return [_arrival(row, f"line {rows.line_num} of {path}") for row in rows]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path} is not a CSV file: {error}") from None
-
-
-def _arrival(row: Mapping[str | None, object], where: str) -> Arrival:
-    def cell(name: str) -> str:
-        return str(row.get(name) or "").strip()
-
-    if None in row:
-        raise InvalidInput(f"{where} has more cells than the first line")
-    at = _number(cell("arrival_s"), "arrival_s", where)
-    queries, qos_s = cell("queries"), cell("qos_s")
-    return Arrival(
-        at=at,
-        engine=EngineName(cell("engine")) if cell("engine") else None,
-        queries=_count(queries, where) if queries else None,
-        qos_s=_number(qos_s, "qos_s", where) if qos_s else None,
-    )
-
-
-def _count(text: str, where: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if not 0 < count <= _MAX_QUERIES:
-        raise InvalidInput(f"queries in {where} must be a positive integer, not {text[:_SHOWN]!r}")
-    return count
-
-
-def _number(text: str, name: str, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise InvalidInput(f"{name} in {where} must be a number of seconds, not {text!r}")
-    return number

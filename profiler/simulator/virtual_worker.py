@@ -163,7 +163,7 @@ class VirtualWorker:
         self._notify = notify
         self._queue: deque[Assignment] = deque()
         self._running: _Running | None = None
-        self._sessions = dict.fromkeys(worker.sessions)  # least recently used first
+        self._sessions = set(worker.sessions)
         self.loads: list[Loaded] = []
         self.changes: list[VirtualSessionChange] = []
         self._loading: Loaded | None = None
@@ -243,7 +243,7 @@ class VirtualWorker:
         running = self._running
         if running is not None and session == _session(running.assignment):
             return
-        self._sessions.pop(session, None)
+        self._sessions.discard(session)
         self.changes.append(VirtualSessionChange(now, self.worker.id, session, resident=False))
         self._notify(SessionDropped(self.worker.id, session))
 
@@ -277,24 +277,14 @@ class VirtualWorker:
         return max(0.0, setup_s - loading.spent_s)
 
     def _use(self, session: Session) -> None:
-        if session in self._sessions:
-            self._sessions[session] = self._sessions.pop(session)
         for loaded in self.loads:
             loaded.used |= loaded.session == session
 
     def _add_session(self, session: Session, now: float, load: Loaded | None = None) -> None:
-        """Make a session resident; those used longest ago make room."""
-        size = self.worker.session_bytes.get(session.engine, 0)
-        budget = self.worker.memory_bytes
-        while budget and self._sessions and self._used_bytes() + size > budget:
-            self.unload(next(iter(self._sessions)), now)
-        self._sessions[session] = None
+        self._sessions.add(session)
         self.changes.append(
             VirtualSessionChange(now, self.worker.id, session, resident=True, load=load)
         )
-
-    def _used_bytes(self) -> int:
-        return sum(self.worker.session_bytes.get(each.engine, 0) for each in self._sessions)
 
     def _setup_done(self, running: _Running) -> None:
         if self._running is not running or running.is_aborted:

@@ -9,7 +9,7 @@ and deviations from the profile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
@@ -59,23 +59,6 @@ EXPERIMENTS: Final = {
         Experiment("DH-FH", _LOWER_QUARTILE, _LOWER_QUARTILE),
     )
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A job of a file; what is None is drawn as in the thesis's experiments.
-
-    Attributes:
-        at: seconds after the first arrival.
-        qos_s: infinite if the job has no deadline.
-        perishable: whether it is dropped at its deadline, as a single request is.
-    """
-
-    at: float
-    engine: EngineName | None = None
-    queries: int | None = None
-    qos_s: float | None = None
-    perishable: bool = False
 
 
 class Profile:
@@ -157,8 +140,6 @@ class Workload:
         jobs: in order of arrival.
         factors: actual over profiled times, by job and class.
         fleet: number of workers by class; one of each if it is empty.
-        memory_bytes: memory for sessions by class; without a limit if it is missing.
-        session_bytes: memory of each session.
     """
 
     experiment: str
@@ -169,8 +150,6 @@ class Workload:
     jobs: tuple[Job, ...]
     factors: dict[tuple[JobId, WorkerClass], float]
     fleet: Mapping[WorkerClass, int] = field(default_factory=dict)
-    memory_bytes: Mapping[WorkerClass, int] = field(default_factory=dict)
-    session_bytes: int = 0
 
     @property
     def workers(self) -> dict[WorkerId, WorkerClass]:
@@ -255,7 +234,7 @@ def draw(
     estimate_error: float = 0.15,
     count: int = JOBS,
     rate: float = 1.0,
-    given: Sequence[Arrival] = (),
+    given: Sequence[Job] = (),
 ) -> Workload:
     """Draw the workload of an experiment and a seed.
 
@@ -266,7 +245,7 @@ def draw(
         estimate_error: standard deviation of the logarithm of actual over profiled times, drawn
             once per job and worker class.
         rate: arrivals per second, relative to the experiment's, or to those given.
-        given: at least `count` arrivals in order, empty for the experiment's.
+        given: at least `count` jobs in order of arrival, empty for the experiment's.
     """
     random = np.random.default_rng(seed)
     mean_gap_s = profile.mean_gap_s(experiment.frequency) / rate
@@ -276,22 +255,22 @@ def draw(
     deviations = np.exp(estimate_error * random.standard_normal((count, len(profile.classes))))
     jobs = []
     for number in range(count):
-        engine, queries = profile.engines[engines[number]], QUERY_COUNTS[counts[number]]
-        arrival = Arrival(at=float(arrivals[number]))
         if given:
-            arrival = replace(given[number], at=given[number].at / rate)
-            engine, queries = arrival.engine or engine, arrival.queries or queries
+            known = given[number]
+            engine, queries, arrival = known.engine, known.queries, known.arrival / rate
             profile.check_engine(engine)
-        qos_s = arrival.qos_s
-        if qos_s is None:
+            qos_s = known.deadline - known.arrival
+        else:
+            engine, queries = profile.engines[engines[number]], QUERY_COUNTS[counts[number]]
+            arrival = float(arrivals[number])
             qos_s = profile.qos_s(engine, queries, experiment.demand)
         job = Job(
             id=JobId(f"{number:02d}"),
             engine=engine,
             queries=queries,
-            arrival=arrival.at,
-            deadline=arrival.at + qos_s,
-            perishable=arrival.perishable,
+            arrival=arrival,
+            deadline=arrival + qos_s,
+            perishable=bool(given) and given[number].perishable,
         )
         jobs.append(job)
     return Workload(

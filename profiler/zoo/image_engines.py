@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -24,7 +23,8 @@ from synergai.models.samples import write_samples
 from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from profiler.zoo.architectures import Architecture
     from profiler.zoo.layer_builder import Array, Weights
@@ -59,17 +59,8 @@ def build_tensorflow(
     weights = calibrated_weights(network, lambda share: on_progress(share * CALIBRATION_SHARE))
     on_progress(CALIBRATION_SHARE)
     target = folder / (TFLITE_FILE if model_format.startswith("tflite") else SAVED_MODEL)
-    (quantisation,) = export_models(
-        [
-            ModelExport(
-                architecture=network,
-                weights=weights,
-                model_format=model_format,
-                target=target,
-                images=[prepare(FAMILIES[architecture], view) for view in all_views()],
-            )
-        ]
-    )
+    images = [prepare(FAMILIES[architecture], view) for view in all_views()]
+    quantisation = export_model(network, weights, model_format, target, images)
     _write_views(folder, target, architecture, quantisation)
 
 
@@ -95,22 +86,6 @@ QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
 """The hash seed fixes the order in which TensorFlow iterates over sets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelExport:
-    """A model to export.
-
-    Attributes:
-        weights: By name, see `profiler.zoo.layer_builder`.
-        images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
-    """
-
-    architecture: Architecture
-    weights: Weights
-    model_format: ModelFormat
-    target: Path
-    images: Sequence[Array] = ()
-
-
 def check_tensorflow() -> None:
     """Check that TensorFlow is installed, without importing it."""
     if find_spec("tensorflow") is None:
@@ -120,14 +95,35 @@ def check_tensorflow() -> None:
         )
 
 
-def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
-    """Export all models; return the quantisation of each one's input, if it is quantised."""
+def export_model(
+    architecture: Architecture,
+    weights: Weights,
+    model_format: ModelFormat,
+    target: Path,
+    images: Sequence[Array] = (),
+) -> Quantisation | None:
+    """Export a model; return the quantisation of its input, if it is quantised.
+
+    Args:
+        weights: By name, see `profiler.zoo.layer_builder`.
+        images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
+    """
     check_tensorflow()
     with TemporaryDirectory(prefix="synergai-") as folder:
-        tasks = [_to_task(export, Path(folder, str(index))) for index, export in enumerate(exports)]
+        arrays = {"weights": weights, "images": {str(i): each for i, each in enumerate(images)}}
+        files = {name: f"{folder}/{name}.npz" for name in arrays}
+        for name, of_name in arrays.items():
+            np.savez(files[name], allow_pickle=False, **of_name)
+        task = {
+            "family": architecture.family,
+            "dimensions": asdict(architecture),
+            "format": model_format,
+            "target": str(target.resolve()),
+            **files,
+        }
         done = subprocess.run(
             [sys.executable, "-m", WRITER],
-            input=json.dumps(tasks),
+            input=json.dumps(task),
             capture_output=True,
             check=False,
             text=True,
@@ -135,32 +131,8 @@ def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
         )
     if done.returncode != 0:
         raise InternalError(f"TensorFlow cannot write the model: {_last_line(done.stderr)}")
-    quantisations: list[dict[str, float] | None] = json.loads(done.stdout.splitlines()[-1])
-    return [
-        Quantisation(scale=quantisation["scale"], zero_point=int(quantisation["zero_point"]))
-        if quantisation
-        else None
-        for quantisation in quantisations
-    ]
-
-
-def _to_task(export: ModelExport, folder: Path) -> dict[str, object]:
-    """Return an export as JSON values; create `folder` and save the arrays there."""
-    folder.mkdir()
-    _save(folder / "weights.npz", export.weights)
-    _save(folder / "images.npz", {str(i): image for i, image in enumerate(export.images)})
-    return {
-        "family": export.architecture.family,
-        "dimensions": asdict(export.architecture),
-        "format": export.model_format,
-        "weights": str(folder / "weights.npz"),
-        "images": str(folder / "images.npz"),
-        "target": str(export.target.resolve()),
-    }
-
-
-def _save(path: Path, arrays: Mapping[str, Array]) -> None:
-    np.savez(path, allow_pickle=False, **arrays)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Quantisation(**found) if found else None
 
 
 def _last_line(text: str) -> str:

@@ -35,7 +35,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
         url: URL of the file, or of the archive that contains it.
         md5: MD5 of the file, hexadecimal; empty if none was published.
         accuracy: Published top-1 accuracy on ImageNet, 0 to 1; None for detection.
-        mean_average_precision: Published value on COCO, 0 to 1; None for classification.
         inputs: Input tensors of a frozen graph; empty for formats that declare them.
         outputs: Output tensors of a frozen graph; empty for formats that declare them.
     """
@@ -45,7 +44,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     md5: str = ""
     title: str
     accuracy: float | None = None
-    mean_average_precision: float | None = None
     preprocess: str
     postprocess: str
     inputs: tuple[str, ...] = ()
@@ -113,9 +111,6 @@ class EngineListing:
         fault: Why it is unusable; otherwise empty.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
-        published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
-            this name, which need not be these weights; None if not applicable.
-        published_map: Likewise for detection: mean average precision on COCO.
         samples: The sample set's file; None if there is none.
         variants: Names of its variants whose file is there; the size is that of all of them.
         lacking: Names of those whose file is missing.
@@ -129,8 +124,6 @@ class EngineListing:
     backend: str
     size_bytes: int | None = None
     accuracy: float | None = None
-    published_accuracy: float | None = None
-    published_map: float | None = None
     source: str
     version: str = ""
     file: str | None = None
@@ -147,14 +140,12 @@ def list_engines(models: Path) -> list[EngineListing]:
     """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
     found = [_checked(each) for each in ModelDirectory(models).engines()] if models.is_dir() else []
     names = {definition.name for definition in found}
-    rows = list(map(list_present, found))
+    rows = list(map(_list_present, found))
     rows += [_list_unbuilt(recipe) for recipe in RECIPES.values() if recipe.name not in names]
     return sorted(rows, key=lambda row: row.name)
 
 
-def list_present(definition: EngineDefinition) -> EngineListing:
-    """Return the listing of an engine in the model directory; for the arguments see there."""
-    accuracy, precision = _published_accuracy(definition.name)
+def _list_present(definition: EngineDefinition) -> EngineListing:
     return EngineListing(
         name=definition.name,
         title=definition.title,
@@ -163,8 +154,6 @@ def list_present(definition: EngineDefinition) -> EngineListing:
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,
-        published_accuracy=accuracy,
-        published_map=precision,
         source=definition.source,
         version=definition.version,
         file=str(definition.file),
@@ -198,26 +187,15 @@ def _checked(definition: EngineDefinition) -> EngineDefinition:
 
 
 def _list_unbuilt(recipe: Recipe) -> EngineListing:
-    accuracy, precision = _published_accuracy(recipe.name)
     return EngineListing(
         name=recipe.name,
         title=recipe.title,
         state="not built",
         backend=recipe.backend,
-        published_accuracy=accuracy,
-        published_map=precision,
         source=recipe.source,
         preprocess=recipe.preprocess,
         postprocess=recipe.postprocess,
     )
-
-
-def _published_accuracy(name: str) -> tuple[float | None, float | None]:
-    """Return top-1 accuracy and mean average precision of the published weights."""
-    for each in PUBLISHED:
-        if each.name == name:
-            return each.accuracy, each.mean_average_precision
-    return None, None
 
 
 def _size(definition: EngineDefinition) -> int | None:

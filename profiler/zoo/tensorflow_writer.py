@@ -1,8 +1,8 @@
 """Export process: ``python -m profiler.zoo.tensorflow_writer``.
 
-It reads tasks from standard input, see `profiler.zoo.image_engines`, and writes the
-inputs' quantisation as the last line of standard output. The parent shows other output only if
-the process fails.
+It reads a task from standard input, see `profiler.zoo.image_engines`, and writes the quantisation
+of the input as the last line of standard output. The parent shows other output only if the process
+fails.
 """
 
 from __future__ import annotations
@@ -208,12 +208,11 @@ class ServableModule:
 
 
 def main() -> int:
-    """Export the models described on standard input."""
+    """Export the model described on standard input."""
     # TensorFlow's warnings about itself are not actionable.
     warnings.simplefilter("ignore")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    answers = [_write(task) for task in json.load(sys.stdin)]
-    sys.stdout.write(f"\n{json.dumps(answers)}\n")
+    sys.stdout.write(f"\n{json.dumps(_write(json.load(sys.stdin)))}\n")
     return 0
 
 

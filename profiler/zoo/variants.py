@@ -88,23 +88,6 @@ def make_variants(
     return ModelDirectory(models).get(name)
 
 
-def remove_variant(models: Path, name: str, variant: str) -> EngineDefinition:
-    """Remove a variant of an engine, and its file if it was made here; return the engine."""
-    definition, folder = _find(models, name)
-    if variant not in definition.lacking:
-        definition.of_variant(variant)  # raises an error if there is none
-    if not any(each.name != variant for each in definition.variants):
-        raise InvalidInput(f"{variant!r} is the only variant of engine {name!r}")
-    kept = [each for each in _variants(definition, folder) if each.name != variant]
-    try:
-        with staging_folder(models, split_version(name)[0]) as staging:
-            _write(folder, staging, kept)
-            _install(staging, folder)
-    except OSError as error:
-        raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
-    return ModelDirectory(models).get(name)
-
-
 class _Workshop:
     """Makes variants in a copy of an engine.
 
@@ -148,7 +131,7 @@ class _Workshop:
             known = ", ".join(each.name for each in self._variants)
             raise InvalidInput(
                 f"engine {self._definition.name!r} has these variants already: {known}; to make "
-                "one again, remove it first with --remove"
+                "one again, remove it first from its engine.toml"
             )
         self._copy()
         first = self._definition.of_variant("").variant or FULL
@@ -213,17 +196,14 @@ class _Workshop:
             raise refused
 
     def _add(self, name: str, file: Path) -> None:
-        """Add a variant, or replace the one of this name; its file is named by its digest."""
+        """Add a variant; its file is named by its digest."""
         found = digest(file)
         target = file.with_name(f"{name}-{found[:_DIGEST_CHARS]}{_SUFFIX}")
         file.replace(target)
         keys = VariantKeys(name=name, file=f"{FOLDER}/{target.name}", sha256=found)
-        if self._has(name):
-            self._variants[self._position(name)] = keys
-        elif len(self._variants) < MAX_VARIANTS:
-            self._variants.append(keys)
-        else:
+        if len(self._variants) == MAX_VARIANTS:
             raise InvalidInput(f"an engine has at most {MAX_VARIANTS} variants")
+        self._variants.append(keys)
         self._made.append(name)
 
     def _has(self, name: str) -> bool:

@@ -42,18 +42,6 @@ class EngineDescription(Struct, frozen=True):
     query_s: float = 0.0
 
 
-class LoadFault(Struct, frozen=True):
-    """An engine's load that hung or crashed its engine host, which takes long to find out.
-
-    Attributes:
-        at: When, in seconds since the epoch.
-    """
-
-    fault: str
-    at: float
-    version: str
-
-
 class Digests(NamedTuple):
     """Digests of what a description was made of.
 
@@ -90,22 +78,7 @@ def read_descriptions(cache: Path) -> dict[str, EngineDescription]:
         return {}
 
 
-def read_load_faults(cache: Path) -> dict[str, LoadFault]:
-    """Return the faults in a cache by key; none if the file is missing, older or invalid."""
-    try:
-        content = json.loads(cache.read_text("utf-8"))
-        return msgspec.convert(content["faults"], dict[str, LoadFault])
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
-        return {}
-
-
-def write_descriptions(
-    cache: Path, descriptions: dict[str, EngineDescription], faults: dict[str, LoadFault]
-) -> None:
+def write_descriptions(cache: Path, descriptions: dict[str, EngineDescription]) -> None:
     """Write a cache."""
-    content = {
-        "format": _FORMAT,
-        "engines": msgspec.to_builtins(descriptions),
-        "faults": msgspec.to_builtins(faults),
-    }
+    content = {"format": _FORMAT, "engines": msgspec.to_builtins(descriptions)}
     write_atomic(cache, json.dumps(content))

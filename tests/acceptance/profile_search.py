@@ -28,7 +28,7 @@ def profile(models: Path, dictionary: Path, *options: str, root: Path = Path("/"
         [
             *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
             *("--dictionary", str(dictionary), "--output", str(dictionary.with_suffix(".logs"))),
-            *("--worker-class", WORKER_CLASS, "--while-serving", *options),
+            *("--worker-class", WORKER_CLASS, *options),
         ],
         check=True,
         stdout=subprocess.DEVNULL,

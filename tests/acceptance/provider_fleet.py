@@ -130,7 +130,6 @@ def profile(
         *("--models", str(models), "--engines", ",".join(names), "--threads", "1"),
         *("--min-duration", "2", "--worker-class", CLASS, "--dictionary", str(dictionary)),
         *("--output", str(directory / "profile")),
-        "--while-serving",
     )
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     keys = (
@@ -138,8 +137,6 @@ def profile(
         "threads",
         "execution_provider",
         "qps",
-        "first_load_s",
-        "fallback_share",
         "label",
     )
     loads = ("backend_start_s", "model_load_s", "data_preparation_s")

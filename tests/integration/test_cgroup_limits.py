@@ -69,7 +69,7 @@ def test_agent_and_profile_have_the_limits_of_their_cgroup(
     assert worker.configurations == (Configuration(1),)
 
     dictionary = tmp_path / "dictionary.db"
-    options = ["--models", str(models), "--dictionary", str(dictionary), "--while-serving"]
+    options = ["--models", str(models), "--dictionary", str(dictionary)]
     options += ["--queries", "10", "--min-duration", "0.1", "--output", str(tmp_path / "logs")]
     command = [*limited, sys.executable, "-m", "synergai", "profile", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from profiler.zoo.architectures import Architecture, MobileNet, SsdMobileNet, calibrated_weights
-from profiler.zoo.image_engines import QUIET, ModelExport, ModelFormat, export_models
+from profiler.zoo.image_engines import QUIET, export_model
 from profiler.zoo.layer_builder import Weights
 from profiler.zoo.onnx_models import onnx_model
 from profiler.zoo.photographs import all_views
@@ -77,24 +77,11 @@ def tflite_answers(folder: Path) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(each, np.float32) for each in answers])
 
 
-def export(weights: Weights, model_format: ModelFormat, folder: Path) -> ModelExport:
-    return ModelExport(
-        architecture=MOBILENET,
-        weights=weights,
-        model_format=model_format,
-        target=folder / model_format,
-    )
-
-
 @needs_tensorflow
 def test_mobilenet_gives_the_same_probabilities_in_all_exact_formats(tmp_path: Path) -> None:
     weights = calibrated_weights(MOBILENET, lambda _: None)
-    export_models(
-        [
-            export(weights, "saved_model", tmp_path),
-            export(weights, "tflite", tmp_path),
-        ]
-    )
+    export_model(MOBILENET, weights, "saved_model", tmp_path / "saved_model")
+    export_model(MOBILENET, weights, "tflite", tmp_path / "tflite")
 
     [expected] = onnx_answers(MOBILENET, weights, 11).values()
 

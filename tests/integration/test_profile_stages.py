@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--power": "none",
     }
     given = [str(each) for pair in options.items() for each in pair]
-    result = CliRunner().invoke(app, ["--stages", "--while-serving", "--providers", "CPU", *given])
+    result = CliRunner().invoke(app, ["--stages", "--providers", "CPU", *given])
     assert result.exit_code == 0, result.output
     return folder
 

@@ -13,21 +13,20 @@ import numpy as np
 import psutil
 import pytest
 
-from profiler.dictionary.files import add_to_dictionary, load_dictionary
+from profiler.dictionary.files import load_dictionary
 from profiler.engines.check import check_variant
 from profiler.installation import write_definition
 from profiler.measuring.cli import profile
 from profiler.measuring.conditions import DISTURBED_SHARE
-from profiler.measuring.measurement import measure
+from profiler.measuring.measurer import measure
 from profiler.measuring.messages import MeasurementTask
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.zoo import recipes as zoo
 from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable, NotFound
+from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
-from tests.cores import new_entry
 from tests.waiting import has_ended, wait_until
 
 WORKER_CLASS = f"profiled-{os.getpid()}"
@@ -47,17 +46,13 @@ def command(models: Path, tmp_path: Path, *more: str) -> list[str]:
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
         *("--dictionary", str(tmp_path / "d.db"), "--output", str(tmp_path / "logs")),
         # Other tests have workers on this machine.
-        *("--while-serving", "--worker-class", WORKER_CLASS, *more),
+        *("--worker-class", WORKER_CLASS, *more),
     ]
 
 
-def test_dry_run_is_allowed_while_engines_are_in_service(
-    models: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_dry_run_says_how_long_it_would_take(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("profiler.measuring.cli.engines_in_service", lambda _: [1])
     settings = ProfilerSettings(
         models=models,
         dictionary=tmp_path / "d.db",
@@ -156,25 +151,7 @@ def test_a_variant_without_its_file_is_named_before_the_search(
     assert "left out: variant broken of family: its file is missing" in err
 
 
-def test_a_file_that_is_not_the_declared_one_is_named_by_stale(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "models" / "family"
-    put_family(folder)
-    tables = [{"name": "full", "file": "full.onnx", "sha256": "0" * 64}]
-    write_definition(folder, {"variants": tables})
-    entry = new_entry(
-        "family", WORKER_CLASS, 1.0, Configuration(1, variant="full"), digest="1" * 64
-    )
-    add_to_dictionary(tmp_path / "d.db", [entry])
-    for search in (False, True):
-        with pytest.raises(NotFound, match="is stale"):
-            profile(dry_run(tmp_path, search=search, stale=True))
-        err = capsys.readouterr().err
-        assert "it is not known whether entries are stale: engine 'family': full.onnx is not" in err
-
-
-def dry_run(tmp_path: Path, *, search: bool = False, stale: bool = False) -> ProfilerSettings:
+def dry_run(tmp_path: Path, *, search: bool = False) -> ProfilerSettings:
     return ProfilerSettings(
         models=tmp_path / "models",
         dictionary=tmp_path / "d.db",
@@ -183,7 +160,6 @@ def dry_run(tmp_path: Path, *, search: bool = False, stale: bool = False) -> Pro
         power="none",
         dry_run=True,
         search=search,
-        measure="stale" if stale else None,
     )
 
 
@@ -202,9 +178,14 @@ def put_family(folder: Path) -> None:
 
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
     task = MeasurementTask(
-        models=models, session=IDENTITY, queries=100, min_duration_s=0.2, output=tmp_path
+        models=models,
+        session=IDENTITY,
+        worker_class=WorkerClass("x"),
+        queries=100,
+        min_duration_s=0.2,
+        output=tmp_path,
     )
-    measurement = measure(task, WorkerClass("x"))
+    measurement = measure(task)
 
     # A query of this engine takes microseconds, asking for it over a socket a hundred.
     assert measurement.entry.qps > measurement.single_stream.qps > 0
@@ -216,13 +197,14 @@ def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
     task = MeasurementTask(
         models=models,
         session=IDENTITY,
+        worker_class=WorkerClass("x"),
         queries=100,
         min_duration_s=0.2,
         output=tmp_path,
         timer=BUILT_IN,
     )
     began = time.monotonic()
-    measurement = measure(task, WorkerClass("x"))
+    measurement = measure(task)
 
     passed_s = time.monotonic() - began
     entry = measurement.entry

@@ -11,7 +11,7 @@ import pytest
 import synergai
 from demo.local_fleet import LocalFleet
 from profiler.dictionary.files import load_dictionary
-from profiler.measuring.measurement import measure
+from profiler.measuring.measurer import measure
 from profiler.measuring.messages import MeasurementTask
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
@@ -42,12 +42,13 @@ def dictionary(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         task = MeasurementTask(
             models=models,
             session=session,
+            worker_class=WorkerClass(WORKER_CLASS),
             queries=20,
             min_duration_s=0.0,
             output=folder / variant,
             timer=BUILT_IN,
         )
-        return measure(task, WorkerClass(WORKER_CLASS)).entry
+        return measure(task).entry
 
     with ThreadPoolExecutor() as threads, DictionaryStore(folder / "d.db") as store:
         store.put_all(threads.map(entry, LAYERS))

@@ -74,15 +74,6 @@ class Interruptible(Protocol):
 
 
 @runtime_checkable
-class Placed(Protocol):
-    """A backend that knows which part of the model its execution provider runs."""
-
-    @property
-    def fallback_share(self) -> float | None:
-        """Share of the model's nodes that other providers run, 0 to 1; None if not known."""
-
-
-@runtime_checkable
 class Quantised(Protocol):
     """A backend whose model may have quantised inputs or outputs."""
 

@@ -46,8 +46,6 @@ _DATATYPES: Final = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
-_ZIPPED: Final = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
-"""Types of ``ZipMap``'s output: a map from classes to probabilities for each row."""
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
@@ -67,7 +65,7 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntimeBackend:
-    """A model in an ONNX Runtime session; `fallback_share` is that of nodes on other providers."""
+    """A model in an ONNX Runtime session."""
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         try:
@@ -106,17 +104,16 @@ class OnnxRuntimeBackend:
             how = "" if provider is None else f" with {provider}"
             message = f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
             raise runtime_failure(message, error) from None
-        self.fallback_share: float | None = None
         if provider is not None:
-            self.fallback_share = self._check_provider(provider)
+            self._check_provider(provider)
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         # The runtime gives tensors of unknown rank the shape of a scalar.
         scalars = any(not value.shape for value in (*inputs, *outputs))
         unranked = unranked_tensors(path) if scalars else frozenset[str]()
         self.inputs = tuple(_input(value, unranked) for value in inputs)
-        # Other sequences and maps have no datatype; they are omitted if there is a tensor output.
+        # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
-            _spec(value, unranked) for value in outputs if value.type in (*_DATATYPES, *_ZIPPED)
+            _spec(value, unranked) for value in outputs if value.type in _DATATYPES
         )
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
@@ -126,8 +123,8 @@ class OnnxRuntimeBackend:
             spec.name for spec in (*self.inputs, *self.outputs) if spec.datatype == "BF16"
         )
 
-    def _check_provider(self, provider: ProviderChoice) -> float | None:
-        """Check that the session uses the provider; return the share of nodes on others."""
+    def _check_provider(self, provider: ProviderChoice) -> None:
+        """Check that the session uses the provider, and runs a node with it."""
         runtime_name = provider.details.runtime_name
         used = self._session.get_providers()
         if used[:1] != [runtime_name]:
@@ -138,15 +135,10 @@ class OnnxRuntimeBackend:
         try:
             parts = self._session.get_provider_graph_assignment_info()
         except (AttributeError, RuntimeError):  # before 1.24, or a build without it
-            return None
-        nodes = [(part.ep_name, len(part.get_nodes())) for part in parts]
-        total = sum(count for _, count in nodes)
-        there = sum(count for name, count in nodes if name == runtime_name)
-        if not total:
-            return None
-        if not there:
+            return
+        total = sum(len(part.get_nodes()) for part in parts)
+        if total and all(part.ep_name != runtime_name for part in parts):
             raise EngineUnusable(f"{provider} runs none of the {total} nodes of the model")
-        return (total - there) / total
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, in that order, for one query or batch."""
@@ -155,7 +147,7 @@ class OnnxRuntimeBackend:
                 name: _to_text(name, array) if name in self._texts else array
                 for name, array in inputs.items()
             }
-        results: list[Any]
+        results: list[Array]
         try:
             if self._bfloat16:
                 results = _run_with_bfloat16(
@@ -234,8 +226,6 @@ def _input(value: Any, unranked: Set[str]) -> TensorSpec:
 
 
 def _spec(value: Any, unranked: Set[str]) -> TensorSpec:
-    if value.type in _ZIPPED:
-        return TensorSpec(value.name, "FP32", (-1, -1))
     if not value.shape and value.name in unranked:
         return TensorSpec(value.name, _DATATYPES[value.type], UNKNOWN_RANK)
     # A dynamic dimension is a name or None.
@@ -256,13 +246,8 @@ def _reason(error: Exception) -> str:
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 
 
-def _array(result: Any) -> Array:
-    """Return an output; of a sequence of maps, a row per map, whose keys are in ascending order."""
-    if isinstance(result, list):
-        rows = [list(each.values()) for each in result]
-        return np.array(rows, np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
-    array: Array = result
-    return _to_bytes(array) if array.dtype.hasobject else array
+def _array(result: Array) -> Array:
+    return _to_bytes(result) if result.dtype.hasobject else result
 
 
 def _to_text(name: str, array: Array) -> Array:

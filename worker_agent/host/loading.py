@@ -22,7 +22,7 @@ from synergai.models.formats.inspect import check
 from synergai.models.formats.model_files import SAMPLES_FILE, has_signatures
 from synergai.models.samples import RANDOM_SAMPLES, Samples, Synthesiser, load_samples
 from synergai.runtime.text import pip_install
-from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
+from worker_agent.backends import BACKENDS, Interruptible, JobAware
 from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
 from worker_agent.host.processing import Processing, check_exit
@@ -226,7 +226,6 @@ class ModelLoader:
             max_batch=engine.max_batch,
             unverified=engine.unverified,
             query_s=checked.query_s,
-            fallback_share=backend.fallback_share if isinstance(backend, Placed) else None,
             backend_start_s=started - since,
             model_load_s=loaded - started + checked.run_s,
             data_preparation_s=prepared - loaded - checked.run_s,

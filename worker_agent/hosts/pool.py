@@ -325,9 +325,6 @@ class HostPool:
             await self._residents.evict_session(session, host)
             raise PreloadAborted(f"its {grown / 1e6:,.0f} MB are not free", no_room=True)
         _log.info("loaded %s in %.2f s", session, ready.setup_s)
-        if share := ready.fallback_share:
-            text = "%s: %.0f %% of the nodes fall back to another provider"
-            _log.info(text, session, 100.0 * share)
         times = None if host.was_suspended and shared is None else ready
         self._on_change(SessionChange(session, resident=True, ready=times, size=grown))
         await self._evict(0, keep=session)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import validate_name
-from worker_agent.power.controller import AUTO, ModeRefused, SwitchFailed, open_controller
+from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import MachineFiles
+from worker_agent.power.selection import open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,14 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("mode", nargs="?", help="read from standard input if omitted")
     parser.add_argument("--allow", default=ALLOWED, metavar="FILE", help="one mode per line")
-    parser.add_argument("--controller", default=AUTO)
     parser.add_argument("--root", type=Path, default=Path("/"), help="directory instead of /")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     files = MachineFiles(options.root)
     try:
         mode = _read_request() if options.mode is None else str(options.mode)
-        answer = _switch(mode, options.controller, files, options.allow)
+        answer = _switch(mode, files, options.allow)
     except ModeRefused as error:
         answer = {"error": "refused", "message": str(error)}
     except SwitchFailed as error:
@@ -82,13 +82,13 @@ def allowed_modes(files: MachineFiles, path: str = ALLOWED) -> tuple[str, ...]:
     return tuple(validate_name(line, "power mode") for line in lines if line)
 
 
-def _switch(mode: str, name: str, files: MachineFiles, allow: str) -> dict[str, Any]:
+def _switch(mode: str, files: MachineFiles, allow: str) -> dict[str, Any]:
     validate_name(mode, "power mode")
     allowed = allowed_modes(files, allow)
     if mode not in allowed:
         raise ModeRefused(f"power mode {mode} is not in {allow}")
     with _switch_lock(files):
-        switched = open_controller(name, files, allowed).switch(mode)
+        switched = open_controller("nvpmodel", files, allowed).switch(mode)
     _log.info("power mode %s is in force after %.2f s", switched.mode, switched.seconds)
     return {"mode": switched.mode, "seconds": switched.seconds}
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from synergai.runtime.tasks import TaskBag
 from worker_agent.power.controller import (
-    AUTO,
     PowerController,
     PowerMode,
     Reading,
     SwitchFailed,
     SwitchResult,
-    open_controller,
 )
 from worker_agent.power.files import MachineFiles
+from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

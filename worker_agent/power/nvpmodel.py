@@ -128,10 +128,7 @@ class NvpmodelController:
     """Controller of the modes in ``/etc/nvpmodel.conf``, switched with NVIDIA's ``nvpmodel``.
 
     A mode is in force only if ``nvpmodel -q`` names it and the online cores, clock caps
-    and GPU mask match its definition in the file.
-
-    Args:
-        lenient: offer the modes that were understood, and warn of the rest of the file.
+    and GPU mask match its definition in the file. Modes that were not understood are left out.
     """
 
     def __init__(
@@ -141,13 +138,12 @@ class NvpmodelController:
         *,
         programs: BoardPrograms | None = None,
         timing: SwitchTiming | None = None,
-        lenient: bool = False,
     ) -> None:
         self._files = files
         self._programs = programs or BoardPrograms(files)
         self._timing = timing or SwitchTiming()
         self._names = tuple(modes)
-        self._board = self._read_conf(lenient=lenient)
+        self._board = self._read_conf()
         select_modes(self.modes(), self._names)
 
     def modes(self) -> Sequence[PowerMode]:
@@ -245,7 +241,7 @@ class NvpmodelController:
         model = None if number is None else self._board.models.get(number)
         return model.tpc_mask if model else 0
 
-    def _read_conf(self, *, lenient: bool) -> BoardModes:
+    def _read_conf(self) -> BoardModes:
         if not self._files.exists(_NVPMODEL):  # as in most containers
             raise NotSupported(f"cannot switch to the modes in {CONF}: there is no {_NVPMODEL}")
         try:
@@ -253,7 +249,7 @@ class NvpmodelController:
         except OSError as error:
             raise NotSupported(f"cannot read {CONF}: {error.strerror}") from error
         faults = "; ".join([*board.faults[:_NAMED], *(["…"] if board.faults[_NAMED:] else [])])
-        if not board.models or (faults and not lenient):
+        if not board.models:
             raise NotSupported(f"{CONF}: {faults}")
         if faults:
             names = ", ".join(model.name for model in board.models.values())

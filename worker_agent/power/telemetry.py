@@ -1,15 +1,13 @@
 """Power and energy meters of the machine.
 
-Boards measure power with INA3221 or similar chips, servers with a power meter; x86 processors and
-GPUs count energy (RAPL, NVML). Without a readable sensor, power is reported as unmeasured and never
-estimated.
+Jetson boards measure power with INA3221 chips; x86 processors and GPUs count energy (RAPL, NVML).
+Without a readable sensor, power is reported as unmeasured and never estimated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -21,23 +19,18 @@ from synergai.errors import NotSupported
 from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
 _RAPL: Final = "/sys/class/powercap"
-_HWMON: Final = "/sys/class/hwmon"
-_WHOLE_MACHINE: Final = ("power_meter",)
-"""Chips that measure the whole machine: ACPI power meters."""
-_SUPPLY: Final = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina232", "ina233", "ina238")
-"""Chips that measure the supply of a board."""
 _NVIDIA: Final = "/dev/nvidiactl"
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 """Variable with the numbers or UUIDs of the GPUs that CUDA uses, which counts only these."""
 _BOARD_TOTAL: Final = "VDD_IN"
 _CHANNELS: Final = 3
 """Channels of an INA3221; newer drivers list sums as further channels."""
-_MEASURE_PERIOD_S: Final = 0.1
+MEASURE_PERIOD_S: Final = 0.1
 _SERVICE_PERIOD_S: Final = 0.5
 """Sampling period in service, longer than that of a measurement."""
 
@@ -55,27 +48,31 @@ class EnergySensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One supply rail of a board: a file in mW, or two in mV and mA, or with units per watt."""
+    """One supply rail of a board: a file in mW, or two in mV and mA."""
 
     name: str
     paths: tuple[str, ...]
-    per_watt: int = 0
 
     def watts(self, files: MachineFiles) -> float:
         """Return the power on the rail, in watts."""
         values = [int(files.read(path)) for path in self.paths]
-        if self.per_watt:
-            return math.prod(values) / self.per_watt
         return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
 
 
-class RailSensor:
-    """Supply rails, none a part of another, whose power is sampled and integrated to energy."""
+class Ina3221Sensor:
+    """INA3221 chips of a Jetson board, whose rails' power is sampled and integrated to energy."""
 
-    def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:
+    def __init__(self, files: MachineFiles) -> None:
+        try:
+            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
+        except OSError as error:
+            raise NotSupported(f"cannot read a power sensor: {error}") from error
+        # A rail for the whole board includes the others.
+        self.rails = [rail for rail in rails if rail.name == _BOARD_TOTAL] or rails
+        if not self.rails:
+            raise NotSupported("no INA3221 power sensor is readable")
+        self.source = f"INA3221 ({' + '.join(rail.name for rail in self.rails)})"
         self._files = files
-        self.rails = tuple(rails)
-        self.source = source
         self._joules = 0.0
         self._last: tuple[float, float] | None = None
 
@@ -91,42 +88,6 @@ class RailSensor:
             self._joules += (now - then) * (watts + before) / 2
         self._last = (now, watts)
         return self._joules
-
-
-class Ina3221Sensor(RailSensor):
-    """INA3221 chips of a Jetson board."""
-
-    def __init__(self, files: MachineFiles) -> None:
-        try:
-            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
-        except OSError as error:
-            raise NotSupported(f"cannot read a power sensor: {error}") from error
-        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
-        # A rail for the whole board includes the others.
-        chosen = total or rails
-        if not chosen:
-            raise NotSupported("no INA3221 power sensor is readable")
-        super().__init__(files, chosen, f"INA3221 ({' + '.join(rail.name for rail in chosen)})")
-
-
-class HwmonSensor(RailSensor):
-    """Power meters of the kernel's hwmon: of the whole machine, or of a board's supply.
-
-    Chips of other kinds are left out, since they measure only a part, such as one GPU or disk.
-    """
-
-    def __init__(self, files: MachineFiles) -> None:
-        found: dict[str, list[Rail]] = {}
-        for name in files.find(_HWMON, "hwmon*/name"):
-            with contextlib.suppress(OSError):
-                chip = files.read(name)
-                if chip in _WHOLE_MACHINE + _SUPPLY:
-                    found.setdefault(chip, []).extend(_hwmon_rails(files, name, chip))
-        whole = [rail for chip in _WHOLE_MACHINE for rail in found.get(chip, ())]
-        rails = whole or [rail for each in found.values() for rail in each]
-        if not rails:
-            raise NotSupported("no hwmon power meter of the machine is readable")
-        super().__init__(files, rails, f"hwmon ({' + '.join(rail.name for rail in rails)})")
 
 
 class RaplSensor:
@@ -244,28 +205,6 @@ class SumSensor:
         return sum(sensor.joules(now) for sensor in self._sensors)
 
 
-def _hwmon_rails(files: MachineFiles, name: str, chip: str) -> list[Rail]:
-    """Return the readable rails of a chip.
-
-    A meter has its present power, the mean of a short time, or both.
-    """
-    folder = name.rpartition("/")[0]
-    rails = []
-    paths = files.find(folder, "power*_input") + files.find(folder, "power*_average")
-    numbers: set[str] = set()
-    for path in paths:
-        number = path.rpartition("/")[2].partition("_")[0]
-        if number in numbers:
-            continue
-        try:
-            int(files.read(path))
-        except (OSError, ValueError):
-            continue
-        numbers.add(number)
-        rails.append(Rail(f"{chip} {number}", (path,), per_watt=1_000_000))
-    return rails
-
-
 def _rails_of_jetpack_4(files: MachineFiles) -> list[Rail]:
     return [
         Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
@@ -286,38 +225,21 @@ def _rails_of_jetpack_5(files: MachineFiles) -> list[Rail]:
     return rails
 
 
-class EnergyMeter:
-    """Energy consumption of the machine since construction, at the time `began`."""
-
-    def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
-        self.source = sensor.source
-        self._sensor = sensor
-        self._clock = clock
-        self.began = clock()
-        self._begin = sensor.joules(self.began)
-
-    def sample(self) -> tuple[float, float]:
-        """Return the time and the energy so far, in joules; call it often, as it samples power."""
-        now = self._clock()
-        return now, self._sensor.joules(now) - self._begin
-
-
-def open_meter(
-    files: MachineFiles | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    gpus: Collection[int] | None = None,
-) -> EnergyMeter:
+def open_sensor(files: MachineFiles, gpus: Collection[int] | None = None) -> EnergySensor:
     """Open the first sensor that can be read: of the whole machine, otherwise of its parts.
 
     Args:
         gpus: numbers of the GPUs that are used, of those that CUDA sees; None for all.
     """
     reasons = []
-    for open_sensor in (Ina3221Sensor, HwmonSensor, partial(_open_parts, gpus=gpus)):
+    for find in (Ina3221Sensor, partial(_open_parts, gpus=gpus)):
         try:
-            return EnergyMeter(open_sensor(files or MachineFiles()), clock)
+            sensor: EnergySensor = find(files)
+            sensor.joules(0.0)
         except (NotSupported, OSError, ValueError) as error:
             reasons.append(str(error))
+        else:
+            return sensor
     raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
 
 
@@ -338,9 +260,11 @@ class PowerReading:
 
 
 class PowerMeter:
-    """Power and energy of the machine, which a thread samples.
+    """Power and energy of the machine, which a thread samples; a context manager.
 
-    `source` is empty if power is not measured.
+    Attributes:
+        source: the sensors; empty if power is not measured.
+        mean_watts: mean power, once it is closed; 0 if the sensors have measured nothing.
     """
 
     def __init__(
@@ -351,21 +275,31 @@ class PowerMeter:
         period_s: float = _SERVICE_PERIOD_S,
     ) -> None:
         self.source = ""
+        self.mean_watts = 0.0
+        self._clock = clock
         self._period_s = period_s
         # Time and energy of the latest sample; None without a sensor, or once it has failed.
         self._latest: tuple[float, float] | None = None
         self._stopped = threading.Event()
         try:
-            self._meter = open_meter(files, clock, gpus)
-        except NotSupported as error:
+            self._sensor = open_sensor(files or MachineFiles(), gpus)
+            self._began = clock()
+            self._begin = self._sensor.joules(self._began)
+        except (NotSupported, OSError, ValueError) as error:
             _log.info("%s", error)
             return
-        self.source = self._meter.source
+        self.source = self._sensor.source
         _log.info("measuring power with %s", self.source)
-        self._before = self._latest = self._meter.began, 0.0
+        self._before = self._latest = self._began, 0.0
         self._watts = 0.0
-        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="meter", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def read(self) -> PowerReading | None:
         """Return the current reading; None if power is not measured or the sensor has failed."""
@@ -378,44 +312,25 @@ class PowerMeter:
             self._before = latest
         return PowerReading(self._watts, joules)
 
-    def close(self) -> float:
-        """Stop measuring; return the mean power, or 0 if the sensor has measured nothing."""
+    def close(self) -> None:
+        """Stop measuring."""
         if not self.source:
-            return 0.0
+            return
         self._stopped.set()
         self._thread.join()
         with contextlib.suppress(OSError, ValueError):
-            now, joules = self._meter.sample()
-            return joules / (now - self._meter.began) if now > self._meter.began else 0.0
-        return 0.0
+            now, joules = self._sample()
+            if now > self._began:
+                self.mean_watts = joules / (now - self._began)
 
-    def _sample(self) -> None:
+    def _sample(self) -> tuple[float, float]:
+        now = self._clock()
+        return now, self._sensor.joules(now) - self._begin
+
+    def _watch(self) -> None:
         try:
             while not self._stopped.wait(self._period_s):
-                self._latest = self._meter.sample()
+                self._latest = self._sample()
         except (OSError, ValueError) as error:
             self._latest = None
             _log.warning("stopped measuring power: %s", error)
-
-
-class MeanPower:
-    """Mean power over a block: ``with MeanPower() as power: …``, then ``power.watts``, or 0."""
-
-    def __init__(
-        self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.watts = 0.0
-        self._files = files
-        self._clock = clock
-
-    def __enter__(self) -> Self:
-        self._meter = PowerMeter(self._files, self._clock, period_s=_MEASURE_PERIOD_S)
-        return self
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the machine has a meter; known within the block."""
-        return bool(self._meter.source)
-
-    def __exit__(self, *_: object) -> None:
-        self.watts = self._meter.close()

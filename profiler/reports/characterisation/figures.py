@@ -255,5 +255,4 @@ def _fronts_panel(worker_class: WorkerClass, fronts: list[EfficiencyFront]) -> S
         clouds={front.engine: line for front, line in zip(ranked[:named], lines, strict=False)},
         background=lines[named:],
         background_name="other engines",
-        fronts=True,
     )

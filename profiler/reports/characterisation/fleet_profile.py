@@ -135,8 +135,6 @@ class ClassSummary:
     t_pre_s: Distribution
     engine_s: Distribution
     total_s: Distribution
-    fastest: EngineName
-    slowest: EngineName
     shared: int
     qps_ratio: float | None
     total_ratio: float | None
@@ -161,8 +159,6 @@ def _summarize(space: FleetProfile, name: WorkerClass, reference: WorkerClass) -
         t_pre_s=Distribution.of(entry.t_pre_s for entry in best.values()),
         engine_s=Distribution.of(map(space.engine_time_s, best.values())),
         total_s=Distribution.of(map(space.total_time_s, best.values())),
-        fastest=max(best, key=lambda engine: best[engine].qps),
-        slowest=min(best, key=lambda engine: best[engine].qps),
         shared=len(pairs),
         qps_ratio=ratio(mean(b.qps for _, b in pairs), mean(a.qps for a, _ in pairs)),
         total_ratio=ratio(

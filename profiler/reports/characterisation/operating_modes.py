@@ -113,7 +113,6 @@ class ModeComparison:
     Attributes:
         best: the mode with the highest mean QPS over the engines that all modes have.
         knobs: limits that are known for all modes and differ.
-        unknown: whether no limit of some mode is known.
     """
 
     worker_class: WorkerClass
@@ -121,7 +120,6 @@ class ModeComparison:
     best: ModeSummary
     worst: ModeSummary
     knobs: tuple[Knob, ...]
-    unknown: bool
 
 
 def limits_of(worker_class: WorkerClass, mode: str) -> Limits:
@@ -180,7 +178,6 @@ def _compare(space: FleetProfile, name: WorkerClass) -> ModeComparison | None:
         best=modes[best],
         worst=modes[min(table, key=lambda mode: means[mode])],
         knobs=tuple(knob for knob in (_knob(n, modes) for n in KNOBS) if knob),
-        unknown=any(each.limits == Limits() for each in modes.values()),
     )
 
 

@@ -108,7 +108,7 @@ def _overview(space: FleetProfile) -> Section:
         "What the dictionary has, by worker class; the fastest class is first. QPS are "
         "for one query at a time; T_pre is the time before the first query."
     )
-    blocks: list[Table | str] = [Table(rows=rows, caption=caption, file="space")]
+    blocks: list[Table | str] = [Table(rows=rows, caption=caption)]
     disturbed = sum(entry.label == "disturbed" for entry in space.measured)
     if disturbed:
         blocks.append(
@@ -149,7 +149,7 @@ def _energy(space: FleetProfile) -> Section:
         }
         for each in found
     ]
-    blocks.append(Table(rows=ends, caption="The two ends of each front.", file="front-ends"))
+    blocks.append(Table(rows=ends, caption="The two ends of each front."))
     return Section("energy", "Energy", blocks)
 
 
@@ -175,7 +175,7 @@ def _best(space: FleetProfile) -> Section:
         "The configuration with the highest QPS of each engine and worker class, among "
         "as many measured ones as the column “of” says. Schedulers use these first."
     )
-    table = Table(rows=rows, caption=caption, file="best")
+    table = Table(rows=rows, caption=caption)
     return Section("best", "Best configurations", [table])
 
 
@@ -195,7 +195,7 @@ def _printed(key: str, comparisons: list[Comparison]) -> list[Table]:
         if each.fact.key.startswith(f"{key}.")
     ]
     caption = "Numbers that the thesis prints, and the same from this profile."
-    return [Table(rows=rows, caption=caption, file=f"printed-{key}")] if rows else []
+    return [Table(rows=rows, caption=caption)] if rows else []
 
 
 _MOST: Final = 4

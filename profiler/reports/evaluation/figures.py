@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from profiler.reports.charts import Bars, Boxes, Dots, Scatter, Shares
+from profiler.reports.charts import Bars, Boxes, Dots, Shares
 from profiler.reports.page import Figure
 from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1
 from profiler.reports.statistics import Distribution
@@ -279,27 +279,4 @@ def draw_overheads(study: Study) -> Figure:
         caption="CPU times on the machine that made this report.",
         panels=[shares, costs],
         columns=2,
-    )
-
-
-def draw_energy(study: Study) -> Figure:
-    """Return the violations of each policy against its energy per query."""
-    points = {
-        policy: (joules, study.total(policy, lambda result: result.violations))
-        for policy in study.policies
-        if (joules := study.joules_per_query(policy)) is not None
-    }
-    return Figure(
-        key="energy",
-        title="Violations against energy.",
-        caption="The power of idle workers is not included.",
-        panels=[
-            Scatter(
-                title="Policies",
-                x_label="joules per query, busy workers",
-                y_label="violations, sum over experiments",
-                clouds={policy: [point] for policy, point in points.items()},
-            )
-        ],
-        columns=1,
     )

@@ -82,7 +82,6 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
             [figures.draw_workers(study), figures.draw_engines(study)],
         ),
         Section("costs", "T_pre and scheduling", [figures.draw_overheads(study)]),
-        _energy(study),
     ]
     if origin.is_reconstructed:
         sections += _reproduction(study)
@@ -144,7 +143,7 @@ def _demand(demand: ExecutionTimes, *, with_printed: bool) -> Section:
         rows.append(row)
     caption = "QoS times in seconds by number of queries: 25th percentile (DH) and median (DL)"
     caption += "; in brackets as printed in Table 7.1." if with_printed else "."
-    table = Table(rows=rows, caption=caption, file="table-7-1")
+    table = Table(rows=rows, caption=caption)
     drawn = (figures.draw_demand(demand), figures.draw_gaps(demand))
     return Section("demand", "Demand: QoS times and arrivals", [*drawn, table])
 
@@ -168,19 +167,12 @@ def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
         blocks.append(figures.draw_rivals(study, rivals))
     caption = "Violations by policy and experiment"
     caption += ": mean over seeds and its 95 % confidence interval." if study.seeds > 1 else "."
-    blocks.append(Table(rows=rows, caption=caption, file="violations"))
+    blocks.append(Table(rows=rows, caption=caption))
     return Section("summary", "All experiments", blocks)
 
 
 def _interval(spread: Spread, margin: float, seeds: int) -> str:
     return f"{spread.mean:.2f} ± {margin:.2f}" if seeds > 1 else f"{spread.mean:g}"
-
-
-def _energy(study: Study) -> Section:
-    if any(study.joules_per_query(policy) is not None for policy in study.policies):
-        return Section("energy-use", "Energy", [figures.draw_energy(study)])
-    note = "The power of the workers was not measured, so that energy is not known."
-    return Section("energy-use", "Energy", [note])
 
 
 def _factors(study: Study, reference: str) -> list[Section]:
@@ -207,7 +199,7 @@ def _factors(study: Study, reference: str) -> list[Section]:
         "questions; the ratio of sums is how many times as many there are in all. "
         f"“Without ratio” counts experiments in which {reference} has none."
     )
-    table = Table(rows=rows, caption=caption, file="factors")
+    table = Table(rows=rows, caption=caption)
     return [Section("factors", f"Factors over {reference}", [table])] if rows else []
 
 
@@ -235,7 +227,7 @@ def _reproduction(study: Study) -> list[Section]:
         "over the seeds. “Within”: the printed value lies in that range. SLO-MAEL's times "
         "in three experiments were derived from printed ratios."
     )
-    table = Table(rows=rows, caption=caption, file="printed-cells")
+    table = Table(rows=rows, caption=caption)
     return [Section("thesis", "The thesis's results", [table, *_p99(study)])]
 
 
@@ -259,7 +251,7 @@ def _p99(study: Study) -> list[Table]:
     caption = (
         "99th percentile of the end-to-end time over that of SynergAI; here the mean over seeds."
     )
-    return [Table(rows=rows, caption=caption, file="printed-p99")] if rows else []
+    return [Table(rows=rows, caption=caption)] if rows else []
 
 
 def deadlines_card(study: Study) -> str:

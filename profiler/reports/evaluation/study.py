@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from profiler.simulator.recording import GatewayLog
     from profiler.simulator.simulation import JobOutcome, SimulationResult, SimulationRun
     from profiler.simulator.virtual_worker import BusySpan
-    from profiler.simulator.workload import Profile
-    from synergai.domain import Configuration, EngineName, WorkerId
+    from synergai.domain import EngineName, WorkerId
 
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -34,7 +33,6 @@ class Work:
 
     Attributes:
         setup_s: time of setups, T_pre that was paid.
-        joules: energy of the busy time; None if the power is not known for all of it.
     """
 
     worker_class: WorkerClass
@@ -42,7 +40,6 @@ class Work:
     queries: int
     setup_s: float
     run_s: float
-    joules: float | None = None
 
     @property
     def busy_s(self) -> float:
@@ -71,7 +68,7 @@ def outcome_of_run(run: SimulationRun, violations_at_least: int | None = None) -
     return PolicyOutcome(
         result=replace(summarize(run), violations_at_least=violations_at_least),
         jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
-        work=_work(run.spans, run.workload.workers, _watts(run.workload.profile)),
+        work=_work(run.spans, run.workload.workers),
         decisions_s=run.decisions_s,
     )
 
@@ -103,50 +100,26 @@ def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> PolicyOut
     return PolicyOutcome(
         result=summarize_jobs(name, log.policy, repetition, jobs, log.decisions_s),
         jobs=jobs,
-        work=_work(log.spans, log.classes, {}),
+        work=_work(log.spans, log.classes),
         decisions_s=log.decisions_s,
     )
 
 
-def _watts(profile: Profile) -> dict[tuple[WorkerClass, EngineName, Configuration], float]:
-    """Return the measured power of every configuration that has one."""
-    return {
-        (name, engine, entry.configuration): entry.watts
-        for engine in profile.engines
-        for name in profile.classes
-        for entry in profile.entries(engine, name)
-        if entry.watts
-    }
-
-
-def _work(
-    spans: Iterable[BusySpan],
-    classes: Mapping[WorkerId, WorkerClass],
-    watts: Mapping[tuple[WorkerClass, EngineName, Configuration], float],
-) -> tuple[Work, ...]:
+def _work(spans: Iterable[BusySpan], classes: Mapping[WorkerId, WorkerClass]) -> tuple[Work, ...]:
     groups: dict[tuple[WorkerClass, EngineName], list[BusySpan]] = {}
     for span in spans:
         worker_class = classes.get(span.worker_id, WorkerClass(span.worker_id))
         groups.setdefault((worker_class, span.engine), []).append(span)
-    work = []
-    for (name, engine), group in groups.items():
-        powers = [watts.get((name, engine, span.configuration)) for span in group]
-        energies = [
-            power * (span.ended - span.started)
-            for power, span in zip(powers, group, strict=True)
-            if power is not None
-        ]
-        work.append(
-            Work(
-                worker_class=name,
-                engine=engine,
-                queries=sum(span.done for span in group),
-                setup_s=sum(span.ready - span.started for span in group),
-                run_s=sum(span.ended - span.ready for span in group),
-                joules=sum(energies) if len(energies) == len(group) else None,
-            )
+    return tuple(
+        Work(
+            worker_class=name,
+            engine=engine,
+            queries=sum(span.done for span in group),
+            setup_s=sum(span.ready - span.started for span in group),
+            run_s=sum(span.ended - span.ready for span in group),
         )
-    return tuple(work)
+        for (name, engine), group in groups.items()
+    )
 
 
 class Study:
@@ -266,10 +239,3 @@ class Study:
         outcomes = [o for experiment in self.experiments for o in self.of(policy, experiment)]
         jobs = sum(len(outcome.jobs) for outcome in outcomes)
         return sum(sum(outcome.decisions_s) for outcome in outcomes) * 1e3 / jobs if jobs else None
-
-    def joules_per_query(self, policy: str) -> float | None:
-        """Return the energy of busy workers per query; None if some power is not known."""
-        work = [work for experiment in self.experiments for work in self.work(policy, experiment)]
-        energies = [each.joules for each in work if each.joules is not None]
-        queries = sum(each.queries for each in work)
-        return sum(energies) / queries if queries and len(energies) == len(work) else None

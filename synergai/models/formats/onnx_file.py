@@ -52,7 +52,11 @@ def read_onnx(path: Path) -> ModelContents:
         outputs=outputs,
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         external_data=external,
-        notes=tuple(filter(None, map(_note, model.graph.output))),
+        notes=tuple(
+            f"output {output.name!r} is not a tensor and is not served"
+            for output in model.graph.output
+            if not output.type.HasField("tensor_type")
+        ),
     )
 
 
@@ -76,27 +80,8 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         raise InvalidInput(f"{path.name} is corrupt or not an ONNX file: {reason}") from error
 
 
-def _is_zipped(value: onnx.ValueInfoProto) -> bool:
-    """Return whether a value is a sequence of maps, which only ``ZipMap`` writes, of floats."""
-    return value.type.sequence_type.elem_type.HasField("map_type")
-
-
-def _note(output: onnx.ValueInfoProto) -> str:
-    if _is_zipped(output):
-        return (
-            f"output {output.name!r} is a sequence of maps, as scikit-learn's exporter writes it: "
-            "it is served as a tensor with a column per class, in ascending order of the classes; "
-            "export the model with options={'zipmap': False} to save time"
-        )
-    if not output.type.HasField("tensor_type"):
-        return f"output {output.name!r} is not a tensor and is not served"
-    return ""
-
-
 def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     """Return the description of a value; its datatype is ``unknown`` if it is not served."""
-    if _is_zipped(value):
-        return TensorSpec(value.name, "FP32", (-1, -1))
     tensor = value.type.tensor_type
     shape = tuple(
         size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else -1

@@ -90,7 +90,7 @@ def test_kept_settings_determine_the_other_files(agx: EmulatedBoard) -> None:
     steps = list(again.steps(agx.files))
     execute(steps, agx.root)
     assert agx.files.read(ENVIRONMENT) == settings
-    assert any("--controller cgroup" in str(step) for step in steps)
+    assert any("cgroup.conf" in str(step) for step in steps)
     assert not agx.files.exists(ALLOWED)
 
 
@@ -151,7 +151,6 @@ def test_a_failed_command_ends_the_installation_with_its_error(
         {"gateway": "10.0.0.1"},
         {"gateway": ""},
         {"worker_class": "a b"},
-        {"worker_id": "../x"},
         {"power": "turbo"},
     ],
 )
@@ -165,10 +164,6 @@ def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"models": "models"}, "'models' must be an absolute path"),
-        ({"models": "/home/me/models"}, "the service cannot access /home/me/models"),
-        ({"models": "/srv/a b"}, "without spaces"),
-        ({"models": "/srv/x\nUser=root"}, "must be an absolute path"),
         ({"programs": "/root/venv/bin"}, "the service cannot access /root/venv/bin"),
         ({"programs": "/srv/bin"}, "/srv/bin has no program synergai"),
         ({"power": "nvpmodel"}, "nvpmodel"),

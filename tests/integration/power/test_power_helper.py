@@ -16,8 +16,9 @@ from synergai.errors import InvalidInput
 from tests.emulated_board.board import EmulatedBoard
 from tests.python_3_8 import python_3_8
 from worker_agent.power import helper
-from worker_agent.power.controller import DelegatedController, ModeRefused, Reading, SwitchFailed
+from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.nvpmodel import NvpmodelController
+from worker_agent.power.selection import DelegatedController
 
 ALLOWED = "# by root\nMODE_15W\nMODE_30W_4CORE  # quick enough\nMODE_10W\n"
 

@@ -56,7 +56,6 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
         "root": nx.root,
         "modes": MODES[0],
         "dictionary": tmp_path / "dictionary.db",
-        "while_serving": True,  # other tests serve engines at the same time
     }
 
     with pytest.raises(KeyboardInterrupt):
@@ -79,8 +78,6 @@ def test_a_board_is_profiled_in_each_mode_and_left_in_its_own(
         "dictionary": tmp_path / "dictionary.db",
         "output": tmp_path / "logs",
         "as_json": True,
-        "repeat_disturbed": 0,
-        "while_serving": True,  # other tests serve engines at the same time
     }
     profile(ProfilerSettings.load(settings))
 

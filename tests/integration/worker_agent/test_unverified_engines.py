@@ -119,7 +119,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_added_engine_is_checked_and_said_to_be_unverified_with_what_to_do(
+def test_added_engine_is_checked_and_called_unverified_with_what_to_do(
     particular: Path, tmp_path: Path
 ) -> None:
     added = run(tmp_path, "add", str(particular / "odd" / "model.onnx"))

@@ -1,7 +1,6 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -179,16 +178,8 @@ def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path) -> None:
     where = ["--models", str(tmp_path / "models")]
     model = save_classifier(tmp_path / "m.onnx")
     added = CliRunner().invoke(app, ["add", str(model), *where, "--no-check"])
-    assert "output 'probabilities' is a sequence of maps, as scikit-learn's" in added.output
-    assert "output 'values' is not a tensor and is not served" in added.output
-    inspected = CliRunner().invoke(app, ["inspect", "m", *where, "--json"])
-    contents = json.loads(inspected.output)
-    assert contents["outputs"][1] == {
-        "name": "probabilities",
-        "datatype": "FP32",
-        "shape": [-1, -1],
-    }
-    assert len(contents["notes"]) == 2
+    for output in ("probabilities", "values"):
+        assert f"output '{output}' is not a tensor and is not served" in added.output
 
 
 def move_weights(model: Path, location: str) -> None:
@@ -329,19 +320,7 @@ def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
     assert left_in(tmp_path / "e") == ["old"]
 
 
-def test_stale_staging_folder_is_removed_by_the_next_installation(
-    tmp_path: Path, model: Path
-) -> None:
-    models = tmp_path / "models"
-    (models / ".making-other-x1y2z3" / "other").mkdir(parents=True)
-    (models / ".notes").mkdir()
-
-    add_model(models, model)
-
-    assert left_in(models) == [".notes", "plus"]
-
-
-def test_staging_folder_in_use_is_kept(tmp_path: Path, model: Path) -> None:
+def test_installations_run_side_by_side(tmp_path: Path, model: Path) -> None:
     models = tmp_path / "models"
     with stage_engine(models, "other") as folder:
         add_model(models, model)
@@ -349,20 +328,6 @@ def test_staging_folder_in_use_is_kept(tmp_path: Path, model: Path) -> None:
 
     assert left_in(models) == ["other", "plus"]
     assert left_in(models / "other") == ["made"]
-
-
-def test_engine_replaced_by_a_killed_process_is_restored(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
-    add_model(models, model, keys={"title": "old"})
-    work = models / ".making-plus-x1y2z3"
-    (work / "plus").mkdir(parents=True)
-    (work / "replaced").mkdir()
-    (models / "plus").rename(work / "replaced" / "plus")
-
-    add_model(models, model, name="another")
-
-    assert left_in(models) == ["another", "plus"]
-    assert ModelDirectory(models).get("plus").title == "old"
 
 
 def test_full_disk_is_reported_for_the_model_directory(

@@ -184,12 +184,6 @@ def test_command_shows_the_front(dictionary: Path, tmp_path: Path) -> None:
     assert "unknown" in shown
 
 
-def test_command_prints_json(dictionary: Path, tmp_path: Path) -> None:
-    shown = run("net", "--dictionary", dictionary, "--models", tmp_path / "nowhere", "--json")
-    assert '"on_front": true' in shown
-    assert '"configuration": "threads=1"' in shown
-
-
 def test_engine_without_measured_variants_is_not_found(dictionary: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="synergai profile --engines other"):
         run("other", "--dictionary", dictionary, "--models", tmp_path / "nowhere")

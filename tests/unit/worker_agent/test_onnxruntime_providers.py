@@ -157,8 +157,3 @@ def test_provider_that_runs_no_node_is_an_error(monkeypatch: pytest.MonkeyPatch)
     assert fault(monkeypatch, FakeRuntime(nodes={CPU: 12})) == (
         "CUDA on device 0 runs none of the 12 nodes of the model"
     )
-
-
-def test_share_of_nodes_elsewhere_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load(monkeypatch, FakeRuntime(nodes={CPU: 3, CUDA: 9}))
-    assert loaded.fallback_share == 0.25

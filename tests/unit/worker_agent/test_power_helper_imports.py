@@ -17,7 +17,7 @@ LIST_MODULES = """
 import json, sys
 before = set(sys.modules)
 from worker_agent.power import (
-    cpu_shares, cpufreq, helper, nvpmodel
+    cpu_shares, helper, nvpmodel
 )
 print(json.dumps({name: getattr(sys.modules[name], "__file__", None) for name in sys.modules}))
 """

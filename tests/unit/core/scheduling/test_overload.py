@@ -5,7 +5,7 @@ import random
 import pytest
 
 from profiler.simulator.simulation import scheduling_settings, simulate
-from profiler.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
+from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import AssignmentEnded, Dispatch
 from synergai.domain import EngineName, Outcome
@@ -29,7 +29,7 @@ def late_share(policy: str, load: float, *, seed: int, perishable: bool, error: 
     for _ in range(JOBS):
         at += rng.expovariate(load * QPS[SHORT])
         qos_s = rng.uniform(0.5, 3.0)
-        given.append(Arrival(at=at, engine=SHORT, queries=1, qos_s=qos_s, perishable=perishable))
+        given.append(new_job("", SHORT, 1, at, deadline=at + qos_s, perishable=perishable).job)
     workload = draw(
         profile,
         EXPERIMENTS["DL-FL"],

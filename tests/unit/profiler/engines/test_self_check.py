@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from profiler.engines.check import StagedCheck
-from synergai.domain import TensorSpec
+from profiler.engines.check import StagedChecks
+from synergai.domain import EngineName, TensorSpec
 from synergai.errors import BackendMissing, EngineUnusable
 from synergai.models.descriptions import EngineDescription
+from synergai.models.directory import EngineDefinition
 from synergai.models.formats.inspect import ModelDescription
 from synergai.models.formats.model_files import ModelContents
 
 Outcome = EngineDescription | Exception
+
+ENGINE = EngineDefinition(name=EngineName("e"), backend="onnxruntime", file=Path("model.onnx"))
 
 X = (TensorSpec("x", "FP32", (1,)),)
 MODEL = ModelDescription(
@@ -53,15 +56,15 @@ def test_result_says_whether_the_model_computes(
     loads: Callable[[Outcome], None], outcome: Outcome, result: str
 ) -> None:
     loads(outcome)
-    check = StagedCheck(enabled=True)
-    check(Path("models"), "e", MODEL)
-    assert check.result.startswith(result)
+    checks = StagedChecks()
+    checks(Path("models"), "e", MODEL)
+    assert checks.result("e").startswith(result)
 
 
 def test_model_that_cannot_be_loaded_is_an_error(loads: Callable[[Outcome], None]) -> None:
     loads(EngineUnusable("damaged"))
     with pytest.raises(EngineUnusable, match="damaged"):
-        StagedCheck(enabled=True)(Path("models"), "e", MODEL)
-    check = StagedCheck(enabled=False)
-    check(Path("models"), "e", MODEL)
-    assert check.result == "not checked"
+        StagedChecks()(Path("models"), "e", MODEL)
+    checks = StagedChecks(enabled=False)
+    checks(Path("models"), "e", MODEL)
+    assert checks.result("e") == "not checked"

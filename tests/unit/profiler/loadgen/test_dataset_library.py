@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from profiler.loadgen.library import Coco, DatasetLibrary, ImageNet, SampleSet, dataset_library
+from profiler.loadgen.library import Coco, ImageNet, SampleSet, dataset_library
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.samples import Samples
@@ -51,7 +51,7 @@ def test_images_are_sent_as_files(tmp_path: Path) -> None:
 
 
 def test_classes_are_logged_in_the_format_of_mlperfs_script(tmp_path: Path) -> None:
-    library = DatasetLibrary(ImageNet(save_imagenet(tmp_path, ["red", "blue"])), "image")
+    library = ImageNet(save_imagenet(tmp_path, ["red", "blue"]), "image")
     responses = {
         i: library.encode_response(i, {"classes": np.array([c])}) for i, c in enumerate((0, 1))
     }
@@ -62,7 +62,7 @@ def test_classes_are_logged_in_the_format_of_mlperfs_script(tmp_path: Path) -> N
 
 
 def test_boxes_are_logged_with_their_image_index(tmp_path: Path) -> None:
-    library = DatasetLibrary(Coco(save_coco(tmp_path, ["red", "blue"])), "image")
+    library = Coco(save_coco(tmp_path, ["red", "blue"]), "image")
     boxes = {"boxes": np.array([[0, *BOX, 0.5, 3]], np.float32)}
 
     responses = {0: b"", 1: library.encode_response(1, boxes)}
@@ -102,9 +102,10 @@ def test_classifier_is_rejected_for_a_detection_data_set(tmp_path: Path) -> None
         dataset_library("coco", save_coco(tmp_path, ["red"]), ENGINE)
 
 
-def test_missing_data_set_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", [Coco, ImageNet])
+def test_missing_data_set_is_reported(library: type[Coco | ImageNet], tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="cannot be read"):
-        dataset_library("coco", tmp_path / "nowhere", ENGINE)
+        library(tmp_path / "nowhere")
 
 
 def classes(*found: float) -> dict[int, NDArray[np.float32]]:
@@ -121,7 +122,7 @@ def box(category: int, score: float = 0.9, shift: float = 0.0) -> NDArray[np.flo
 def test_images_are_in_the_order_of_the_list(tmp_path: Path) -> None:
     data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green"]))
 
-    assert len(data) == 3
+    assert data.count == 3
     assert data.image(1) == picture("blue")
     assert data.origin == f"3 of 3 images of {tmp_path}"
 
@@ -132,16 +133,16 @@ def test_missing_images_are_skipped(tmp_path: Path) -> None:
 
     data = ImageNet(tmp_path)
 
-    assert (len(data), data.image(0)) == (2, picture("blue"))
-    assert data.evaluate(classes(2, 1)) == 1
+    assert (data.count, data.image(0)) == (2, picture("blue"))
+    assert data.score(classes(2, 1)) == 1
 
 
 def test_top_1_is_the_share_of_correct_classes(tmp_path: Path) -> None:
     data = ImageNet(save_imagenet(tmp_path, ["red", "blue", "green", "red"]))
 
-    assert data.evaluate(classes(0, 2, 1, 0)) == 1
-    assert data.evaluate(classes(0, 2, -1, 2)) == 0.5
-    assert data.evaluate({0: np.zeros(0, np.float32), 1: np.array([2], np.float32)}) == 0.5
+    assert data.score(classes(0, 2, 1, 0)) == 1
+    assert data.score(classes(0, 2, -1, 2)) == 0.5
+    assert data.score({0: np.zeros(0, np.float32), 1: np.array([2], np.float32)}) == 0.5
 
 
 def test_name_of_an_image_need_not_be_text(tmp_path: Path) -> None:
@@ -180,30 +181,30 @@ def coco(tmp_path: Path) -> Coco:
 
 
 def test_annotated_images_are_found(coco: Coco) -> None:
-    assert len(coco) == 3
+    assert coco.count == 3
     assert coco.image(2) == picture("green")
 
 
 def test_exact_detections_have_full_precision(coco: Coco) -> None:
-    assert coco.evaluate({0: box(1), 1: box(3), 2: box(2)}) == pytest.approx(1)
+    assert coco.score({0: box(1), 1: box(3), 2: box(2)}) == pytest.approx(1)
 
 
 def test_missed_misclassified_or_misplaced_objects_reduce_precision(coco: Coco) -> None:
     nothing = np.zeros((0, 7), np.float32)
 
-    assert coco.evaluate({0: box(1), 1: box(3), 2: nothing}) == pytest.approx(2 / 3)
-    assert coco.evaluate({0: box(1), 1: box(3), 2: box(1, 0.1)}) == pytest.approx(2 / 3)
-    assert 0 < coco.evaluate({0: box(1, shift=0.05), 1: box(3), 2: box(2)}) < 1
-    assert coco.evaluate({0: nothing, 1: nothing}) == 0
+    assert coco.score({0: box(1), 1: box(3), 2: nothing}) == pytest.approx(2 / 3)
+    assert coco.score({0: box(1), 1: box(3), 2: box(1, 0.1)}) == pytest.approx(2 / 3)
+    assert 0 < coco.score({0: box(1, shift=0.05), 1: box(3), 2: box(2)}) < 1
+    assert coco.score({0: nothing, 1: nothing}) == 0
 
 
 def test_only_predicted_images_are_evaluated(coco: Coco) -> None:
-    assert coco.evaluate({1: box(3).ravel()}) == pytest.approx(1)
+    assert coco.score({1: box(3).ravel()}) == pytest.approx(1)
 
 
 def test_prediction_of_another_shape_is_rejected(coco: Coco) -> None:
     with pytest.raises(InvalidInput, match="image 0 does not have rows of 7"):
-        coco.evaluate({0: np.zeros(8, np.float32)})
+        coco.score({0: np.zeros(8, np.float32)})
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"images": 3}', '{"images": [{"id": 1}]}'])

@@ -1,15 +1,10 @@
 """Clocks, temperature and throttling during a measurement; one profiler at a time."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from profiler.measuring.cli import check_not_serving, only_profiler, profile
 from profiler.measuring.conditions import Conditions, ConditionsMonitor, top_mhz
-from profiler.measuring.profiler_settings import ProfilerSettings
-from synergai.domain import WorkerClass
-from synergai.errors import NotFound, Unavailable
 from worker_agent.power.files import MachineFiles
 
 CPU = "sys/devices/system/cpu/cpu0"
@@ -68,54 +63,3 @@ def test_active_cooling_device_of_the_processor_is_throttling(tmp_path: Path) ->
     with ConditionsMonitor(MachineFiles(tmp_path)) as monitor:
         pass
     assert monitor.conditions.throttled == 1.0
-
-
-def test_second_profiler_of_a_worker_is_refused(tmp_path: Path) -> None:
-    with only_profiler(WorkerClass("a"), tmp_path):
-        with (
-            pytest.raises(Unavailable, match="another profiler is measuring a"),
-            only_profiler(WorkerClass("a"), tmp_path),
-        ):
-            pass
-        with only_profiler(WorkerClass("b"), tmp_path):
-            pass
-    with only_profiler(WorkerClass("a"), tmp_path):
-        pass
-
-
-def process(proc: Path, pid: int, parent: int, *arguments: str) -> None:
-    write(
-        proc / str(pid),
-        cmdline="\0".join(arguments),
-        stat=f"{pid} (python) S {parent} 0 0",
-    )
-
-
-def test_engines_of_a_worker_in_service_are_noticed_and_those_of_profilers_not(
-    tmp_path: Path,
-) -> None:
-    process(tmp_path, 10, 1, "python", "-m", "profiler.measuring.measuring_process")
-    process(tmp_path, 11, 10, "python", "-m", "worker_agent.host.main")
-    process(tmp_path, 12, 1, "grep", "worker_agent.host.mainly")
-    check_not_serving(tmp_path)
-    process(tmp_path, 13, 1, "python", "-m", "worker_agent.host.main")
-    with pytest.raises(Unavailable, match=r"process 13.*--while-serving"):
-        check_not_serving(tmp_path)
-
-
-def test_unknown_engine_is_refused_before_a_worker_is_to_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> None:
-        raise Unavailable("a worker on this machine has engines in service")
-
-    monkeypatch.setattr("profiler.measuring.cli.check_not_serving", refuse)
-    settings = ProfilerSettings(
-        models=tmp_path,
-        engines=("nope",),
-        dictionary=tmp_path / "d.db",
-        worker_class=f"refused-{os.getpid()}",
-        root=tmp_path,
-    )
-    with pytest.raises(NotFound, match="no engine 'nope'"):
-        profile(settings)

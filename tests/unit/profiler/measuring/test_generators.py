@@ -1,15 +1,18 @@
 """Configurations to search: levels of threads, power modes, execution providers, batches."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from profiler.measuring.generators import Draft, Machine, generate, powers_of_two
+from profiler.measuring.generators import Draft, Machine, find_engines, generate
 from profiler.measuring.search.space import Knobs
 from profiler.measuring.search_run import knobs_of
 from synergai.domain import Configuration, EngineName
+from synergai.errors import NotFound
 from synergai.models.directory import EngineDefinition
+from worker_agent.cpu_affinity import powers_of_two
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers import Offers, ProviderChoice
 
@@ -65,6 +68,47 @@ def test_given_levels_beyond_a_modes_cores_are_left_out() -> None:
         "threads=1,mode=MODE_15W_DESKTOP",
     ]
     assert "more threads than cores (4)" in pruned[0].reason
+
+
+def test_zero_threads_mean_one_per_core_of_the_mode_or_machine() -> None:
+    assert texts(generate(ENGINE, Machine((FEW,)), [0])[0]) == [f"threads=4,mode={FEW.name}"]
+    cores = len(os.sched_getaffinity(0))
+    assert texts(generate(ENGINE, Machine(), [0])[0]) == [f"threads={cores}"]
+
+
+def test_threads_are_limited_by_pinned_cores() -> None:
+    for modes in ((), (MAXN,)):
+        [draft], pruned = generate(ENGINE, Machine(modes, pinned=(2, 3, 5)), [0, 4])
+        assert draft.configuration.threads == 3
+        assert "more threads than cores (3)" in pruned[0].reason
+
+
+def test_each_variant_is_measured_in_each_configuration(tmp_path: Path) -> None:
+    (tmp_path / "family").mkdir()
+    for file in ("full", "int8"):
+        (tmp_path / "family" / f"{file}.onnx").write_bytes(b"model")
+    tables = [f'[[variants]]\nname = "{n}"\nfile = "{n}.onnx"\n' for n in ("full", "int8")]
+    (tmp_path / "family/engine.toml").write_text("".join(tables))
+
+    [family] = find_engines(tmp_path, [])
+    drafts, _ = generate(family, Machine((FEW,)), [1, 2])
+
+    assert texts(drafts) == [
+        f"threads={threads},mode={FEW.name},variant={variant}"
+        for threads in (1, 2)
+        for variant in ("full", "int8")
+    ]
+
+
+def test_empty_model_directory_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="has no usable engine"):
+        find_engines(tmp_path, [])
+
+
+def test_provider_without_threads_has_one_configuration() -> None:
+    offers = Offers(choices=(ProviderChoice(name="CUDA", kind="CUDA", device="0"),))
+    drafts, _ = generate(ENGINE, Machine((), offers, pinned=(0, 1)), [2])
+    assert texts(drafts) == ["threads=2", "provider=CUDA"]
 
 
 def test_provider_is_searched_with_engines_that_it_runs() -> None:

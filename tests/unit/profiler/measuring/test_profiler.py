@@ -10,7 +10,6 @@ from unittest.mock import create_autospec
 import pytest
 
 from profiler.measuring.cli import NOT_INSTALLED, choose_timer, used_by
-from profiler.measuring.conditions import Conditions
 from profiler.measuring.host_client import HostClient
 from profiler.measuring.measuring_process import (
     ACCURACY_S,
@@ -21,7 +20,7 @@ from profiler.measuring.measuring_process import (
     measure_batches,
     measure_ranges,
 )
-from profiler.measuring.messages import DECODER, Measured, MeasurementFailed, Message, Progress
+from profiler.measuring.messages import DECODER, Measurement, MeasurementFailed, Message, Progress
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.measuring.single_stream import SingleStreamResult, read_result, time_queries
 from profiler.report_pipe import send_report
@@ -29,6 +28,7 @@ from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.paths import default_dictionary
+from tests.cores import new_entry
 from worker_agent.ipc import RunEnded, Tally
 
 LOG = """\
@@ -47,7 +47,8 @@ some other line
     [
         Progress(0.25),
         MeasurementFailed("engine 'e' has\nno model"),
-        Measured(
+        Measurement(
+            entry=new_entry("e", "x86", 7 / 0.9, batch_qps=(11.5, 19.0)),
             single_stream=SingleStreamResult(
                 validity="",
                 queries=2,
@@ -56,13 +57,8 @@ some other line
                 latency_p90_s=0.5,
                 latency_p99_s=0.5,
             ),
-            conditions=Conditions(clock_mhz=1800.0),
-            backend_start_s=0.1,
-            model_load_s=0.2,
-            data_preparation_s=0.3,
-            service_queries=7,
-            service_s=0.9,
-            batch_qps=[11.5, 19.0],
+            logs="logs",
+            background=0.01,
         ),
     ],
 )

@@ -12,8 +12,8 @@ from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from profiler.dictionary.origins import EngineOrigins
 from profiler.measuring.commands import put_predictions, summarise
 from profiler.measuring.generators import Draft, Machine
-from profiler.measuring.measurement import Measurement
 from profiler.measuring.measurer import Measurer
+from profiler.measuring.messages import Measurement
 from profiler.measuring.search.belief import expected_log_qps
 from profiler.measuring.search.space import Knobs
 from profiler.measuring.search_run import MAX_OTHERS, SearchRun, make_plan, make_space
@@ -55,7 +55,7 @@ class FakeMeasurer:
             accuracy=0.75,
             accuracy_samples=100,
         )
-        return Measurement(entry=entry, single_stream=RESULT, logs=Path(), background=0.0)
+        return Measurement(entry=entry, single_stream=RESULT, logs="", background=0.0)
 
 
 @contextmanager

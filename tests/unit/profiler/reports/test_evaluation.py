@@ -29,6 +29,7 @@ from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerCla
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import new_assignment, new_entry, new_job
+from tests.report_blocks import figures_of, rows_of
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
 
@@ -138,7 +139,6 @@ def test_shares_and_means_of_a_study(study: Study, reconstructed: Profile) -> No
             times = study.distribution(policy, experiment, lambda job: job.end_to_end_s)
             assert times is not None
             assert times.count == 48
-    assert study.joules_per_query("be") is None
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -154,7 +154,7 @@ def test_synergai_has_fewest_violations_and_strict_round_robin_most(
 
 
 def test_means_have_confidence_intervals(study: Study) -> None:
-    rows = a_report(study).tables()["violations"]
+    rows = rows_of(a_report(study), "Violations by policy")
     runs = [run.result.violations for run in study.of("be", "DL-FL")]
     half = 12.706 * abs(runs[0] - runs[1]) / 2
     assert rows[1]["DL-FL"] == f"{sum(runs) / 2:.2f} ± {half:.2f}"
@@ -164,14 +164,12 @@ def test_report_on_the_thesis_is_marked_and_has_every_figure(
     study: Study, reconstructed: Profile
 ) -> None:
     report = a_report(study, reconstructed, thesis=True)
-    keys = {figure.key for figure in report.figures()}
+    keys = {figure.key for figure in figures_of(report)}
     assert keys == {
         *("figure-7-1", "figure-7-2", "workers", "engines", "overheads"),
         *(f"experiment-{name}" for name in EXPERIMENTS),
     }
     assert report.is_reconstructed
-    blocks = [b for section in report.sections for b in section.blocks if not isinstance(b, str)]
-    assert len(report.tables()) == len(blocks)
     assert len({section.key for section in report.sections} | keys) == len(report.sections) + len(
         keys
     )
@@ -180,11 +178,11 @@ def test_report_on_the_thesis_is_marked_and_has_every_figure(
 def test_qos_times_of_fast_engines_have_digits() -> None:
     profile = a_profile(qps=1e6)
     study = a_study(profile, policies=("edf",), seeds="1", experiments="DL-FL")
-    rows = a_report(study, profile).tables()["table-7-1"]
+    rows = rows_of(a_report(study, profile), "QoS times")
     assert not [cell for row in rows for cell in row.values() if cell == "0.0"]
 
 
-def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
+def a_profile(*, qps: float = 10.0) -> Profile:
     return Profile(
         new_entry(
             "net",
@@ -192,7 +190,6 @@ def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
             qps * threads,
             Configuration(threads),
             model_load_s=1.0,
-            watts=watts * threads,
         )
         for threads in (1, 2)
     )
@@ -208,22 +205,6 @@ def test_small_studies_have_whole_cards(policies: tuple[str, ...]) -> None:
         assert "nan" not in answer
     assert not report.banner
     assert "thesis" not in {section.key for section in report.sections}
-    [note] = [s.blocks[0] for s in report.sections if s.key == "energy-use"]
-    assert "not measured" in str(note)
-
-
-def test_energy_is_that_of_busy_workers() -> None:
-    study = a_study(
-        a_profile(watts=10.0),
-        policies=("edf",),
-        seeds="3",
-        experiments="DL-FL",
-        sessions="prewarmed",
-        estimate_error=0,
-    )
-    # 20 queries per second at 20 W.
-    assert study.joules_per_query("edf") == pytest.approx(1.0)
-    assert "energy" in {figure.key for figure in a_report(study, a_profile()).figures()}
 
 
 def test_bounds_have_a_card() -> None:

@@ -9,6 +9,7 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, Simulat
 from profiler.simulator.sweep import make_workload, read_arrivals, run, run_count, sweep
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.core.scheduling.event_log import EventLog
+from synergai.core.scheduling.events import JobArrived
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError
@@ -19,12 +20,6 @@ from tests.cores import new_job
 @pytest.fixture(scope="module")
 def profile() -> Profile:
     return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
-
-
-def a_trace(folder: Path, text: str) -> Path:
-    path = folder / "trace.csv"
-    path.write_text(text)
-    return path
 
 
 def settings(**fields: object) -> SimulatorSettings:
@@ -92,7 +87,6 @@ def test_fleet_of_an_unknown_class_is_refused_with_the_known_ones(profile: Profi
         {"load_factor": 1e-320},
         {"load_factor": float("nan")},
         {"bounds": True, "fleet": {"x86": 2}},
-        {"memory": {"x86": float("inf")}},
     ],
 )
 def test_impossible_fleets_and_loads_are_refused(fields: dict[str, object]) -> None:
@@ -103,84 +97,60 @@ def test_impossible_fleets_and_loads_are_refused(fields: dict[str, object]) -> N
 # --- arrivals from a file ---------------------------------------------------------------
 
 
-def test_jobs_of_a_trace_are_simulated_as_they_are(profile: Profile, tmp_path: Path) -> None:
+def a_log(path: Path, *jobs: JobArrived) -> Path:
+    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), 1) as log:
+        for arrived in jobs:
+            log.record(arrived, arrived.job.arrival, [])
+    return path
+
+
+def test_jobs_of_an_event_log_are_simulated_as_they_are(profile: Profile, tmp_path: Path) -> None:
     first, second = profile.engines[:2]
-    path = a_trace(
-        tmp_path, f"arrival_s,engine,queries,qos_s\n9,{second},20,50\n5,{first},10,100\n"
+    jobs = (
+        new_job("a", first, 10, 5.0, deadline=105.0),
+        new_job("b", second, 20, 9.0, deadline=59.0),
     )
+    path = a_log(tmp_path / "gateway.jsonl", *jobs)
     workload = make_workload(settings(arrivals=path, load_factor=2), profile, "DH-FH", 0)
     assert [(job.engine, job.queries, job.arrival, job.deadline) for job in workload.jobs] == [
         (first, 10, 0.0, 100.0),
         (second, 20, 2.0, 52.0),
     ]
-
-
-def test_what_a_trace_leaves_open_is_drawn(profile: Profile, tmp_path: Path) -> None:
-    path = a_trace(tmp_path, "arrival_s\n" + "".join(f"{second}\n" for second in range(24)))
-    workload = make_workload(settings(arrivals=path), profile, "DH-FH", 0)
-    drawn = draw(profile, EXPERIMENTS["DH-FH"], 0)
-    assert [(job.engine, job.queries) for job in workload.jobs] == [
-        (job.engine, job.queries) for job in drawn.jobs
-    ]
-    assert [job.arrival for job in workload.jobs] == list(range(24))
-    assert [job.deadline - job.arrival for job in workload.jobs] == pytest.approx(
-        [job.deadline - job.arrival for job in drawn.jobs]
-    )
-
-
-def test_experiments_that_differ_only_in_arrivals_are_simulated_once(tmp_path: Path) -> None:
-    chosen = settings(
-        arrivals=a_trace(tmp_path, "arrival_s\n0\n"),
-        experiments=tuple(EXPERIMENTS),
-        policies=("malleable",),
-    )
-    assert chosen.simulated == ("DL-FL", "DH-FL")
-    assert run_count(chosen) == 2
-
-
-def test_number_of_jobs_of_a_trace_is_limited(profile: Profile, tmp_path: Path) -> None:
-    path = a_trace(tmp_path, "arrival_s\n0\n1\n2\n")
-    assert len(make_workload(settings(arrivals=path, jobs=2), profile, "DH-FH", 0).jobs) == 2
-    with pytest.raises(InvalidInput, match="has only 3 jobs, not 4"):
+    with pytest.raises(InvalidInput, match="has only 2 jobs, not 4"):
         make_workload(settings(arrivals=path, jobs=4), profile, "DH-FH", 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "must name its columns"),
-        ("0\n1\n", "must name its columns"),
-        ("arrival_s,colour\n0,red\n", "must name its columns"),
-        ("arrival_s\n", "has no jobs"),
-        ("arrival_s\nsoon\n", "arrival_s in line 2 .* not 'soon'"),
-        ("arrival_s\nnan\n", "not 'nan'"),
-        ("arrival_s\n-1\n", "not '-1'"),
-        ("arrival_s,queries\n0,0\n", "positive integer, not '0'"),
-        ("arrival_s,queries\n0,1.5\n", "positive integer"),
-        (f"arrival_s,queries\n0,{'9' * 5000}\n", "positive integer"),
-        ("arrival_s,qos_s\n0,never\n", "qos_s in line 2"),
-        ("arrival_s\n0,1\n", "more cells"),
-        ("arrival_s,engine\n0,nothing\n", "engine nothing has no profile"),
-    ],
-)
-def test_bad_trace_is_refused(profile: Profile, tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text(text)
-    with pytest.raises(InvalidInput, match=message):
-        make_workload(settings(arrivals=path), profile, "DH-FH", 0)
+def test_given_jobs_are_simulated_in_one_experiment(tmp_path: Path) -> None:
+    chosen = settings(
+        arrivals=tmp_path / "log", experiments=tuple(EXPERIMENTS), policies=("malleable",)
+    )
+    assert run_count(chosen) == 1
+
+
+def test_log_without_jobs_or_with_an_unknown_engine_is_refused(
+    profile: Profile, tmp_path: Path
+) -> None:
+    empty = a_log(tmp_path / "empty.jsonl")
+    with pytest.raises(InvalidInput, match="has no jobs"):
+        read_arrivals(empty)
+    unknown = a_log(tmp_path / "unknown.jsonl", new_job("a", "nothing", 1, 0.0))
+    with pytest.raises(InvalidInput, match="engine nothing has no profile"):
+        make_workload(settings(arrivals=unknown), profile, "DH-FH", 0)
 
 
 def test_missing_trace_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot read .*absent\.csv"):
-        read_arrivals(tmp_path / "absent.csv")
+    with pytest.raises(InvalidInput, match=r"cannot read .*absent\.jsonl"):
+        read_arrivals(tmp_path / "absent.jsonl")
 
 
 def test_jobs_and_requests_of_an_event_log_are_simulated(profile: Profile, tmp_path: Path) -> None:
     engine, path = profile.engines[0], tmp_path / "gateway.jsonl"
-    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), 1) as log:
-        log.record(new_job("a", engine, 50, 100.0), 100.0, [])
+    a_log(
+        path,
+        new_job("a", engine, 50, 100.0),
         # Its deadline passes while it waits, so that it is dropped.
-        log.record(new_job("b", engine, 1, 101.0, deadline=101.1, perishable=True), 101.0, [])
+        new_job("b", engine, 1, 101.0, deadline=101.1, perishable=True),
+    )
     chosen = settings(arrivals=path, policies=("malleable",), fleet={WorkerClass("nx"): 1})
     workload = make_workload(chosen, profile, "DH-FH", 0)
     assert [(job.engine, job.arrival) for job in workload.jobs] == [

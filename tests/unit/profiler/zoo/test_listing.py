@@ -8,7 +8,7 @@ from rich.console import Console
 from profiler.zoo import image_engines
 from profiler.zoo import recipes as zoo
 from profiler.zoo.architectures import MobileNet
-from profiler.zoo.image_engines import ModelExport, export_models
+from profiler.zoo.image_engines import export_model
 from profiler.zoo.listing import PUBLISHED, EngineListing, list_engines
 from profiler.zoo.recipes import RECIPES
 from synergai.cli import main as cli
@@ -21,9 +21,7 @@ def rows(models: Path) -> dict[str, EngineListing]:
     return {row.name: row for row in list_engines(models)}
 
 
-def test_unbuilt_engines_are_listed_with_their_published_figures(
-    tmp_path: Path,
-) -> None:
+def test_unbuilt_engines_are_listed(tmp_path: Path) -> None:
     found = rows(tmp_path / "nowhere")
 
     assert set(found) == set(RECIPES)
@@ -31,14 +29,12 @@ def test_unbuilt_engines_are_listed_with_their_published_figures(
         name for name, recipe in RECIPES.items() if recipe.preprocess
     }
     assert {row.state for row in found.values()} == {"not built"}
-    assert found["tf_mobilenet_q"].published_accuracy == 0.70694
-    assert found["tf_ssd"].published_map == 0.234
     assert found["tfl_mobilenet"].backend == "tflite"
     # Nobody has measured weights that are not there.
     assert {row.accuracy for row in found.values()} == {None}
 
 
-def test_present_and_unusable_engines_are_listed_without_the_published_accuracy_as_theirs(
+def test_present_and_unusable_engines_are_listed_without_the_published_accuracy(
     tmp_path: Path,
 ) -> None:
     zoo.build("onnx_identity", tmp_path)
@@ -48,7 +44,7 @@ def test_present_and_unusable_engines_are_listed_without_the_published_accuracy_
     found = rows(tmp_path)
 
     ssd = found["onnx_ssd_op8"]
-    assert (ssd.state, ssd.accuracy, ssd.published_map) == ("present", None, 0.23)
+    assert (ssd.state, ssd.accuracy) == ("present", None)
     assert ssd.size_bytes == (tmp_path / "onnx_ssd_op8" / "model.onnx").stat().st_size
     assert (found["empty"].state, found["empty"].size_bytes) == ("unusable", None)
     assert "no model" in found["empty"].fault
@@ -117,7 +113,6 @@ def test_json_list_has_the_origin_of_the_weights(
 
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert "not trained" in entries["onnx_resnet50_op8"]["source"]
-    assert entries["onnx_resnet50_op8"]["published_accuracy"] == 0.76456
 
 
 def test_every_image_engine_accepts_encoded_images() -> None:
@@ -143,14 +138,7 @@ def test_failure_of_the_export_process_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_engines, "WRITER", "profiler.zoo.no_such_writer")
-    export = ModelExport(
-        architecture=MobileNet(),
-        weights={},
-        model_format="tflite",
-        target=tmp_path / "model.tflite",
-    )
-
     with pytest.raises(InternalError, match=r"cannot write the model: .*No module named") as caught:
-        export_models([export])
+        export_model(MobileNet(), {}, "tflite", tmp_path / "model.tflite")
 
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn
 from profiler.installation import write_definition
 from profiler.zoo import variants
 from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
-from profiler.zoo.variants import CheckedVariant, make_variants, quantise, remove_variant
+from profiler.zoo.variants import CheckedVariant, make_variants, quantise
 from synergai.domain import Origin, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
@@ -160,29 +160,6 @@ def test_engine_without_samples_or_onnx_model_has_no_variants(models: Path, chec
     (models / "net/model.tflite").unlink()
     with pytest.raises(EngineUnusable, match="has no model file"):
         make_variants(models, "net", checks)
-
-
-def test_variant_is_removed_with_its_file(models: Path, checks: Checks) -> None:
-    made = make_variants(models, "net", checks)
-    with pytest.raises(EngineUnusable, match="has no variant 'p50'"):
-        remove_variant(models, "net", "p50")
-
-    engine = remove_variant(models, "net", "int8")
-
-    assert [each.name for each in engine.variants] == ["full"]
-    assert not made.variants[1].file.exists()
-    assert engine.title == "a net"
-    with pytest.raises(InvalidInput, match="'full' is the only variant"):
-        remove_variant(models, "net", "full")
-
-
-def test_file_that_was_not_made_here_stays_when_its_variant_is_removed(
-    models: Path, checks: Checks
-) -> None:
-    make_variants(models, "net", checks)
-    engine = remove_variant(models, "net", "full")
-    assert [each.name for each in engine.variants] == ["int8"]
-    assert (models / "net/model.onnx").exists()
 
 
 def a_model(operator: str) -> onnx.ModelProto:

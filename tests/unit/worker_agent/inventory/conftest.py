@@ -155,7 +155,7 @@ class Retrying:
         cache = models.parent / "engines.json"
         self.now = 1e9
         self.described: list[Engine] = []
-        self.inventory = Inventory(models, cache, inspect, parallel=1, now=now, clock=now)
+        self.inventory = Inventory(models, cache, inspect, parallel=1, clock=now)
         self._looks = asyncio.Semaphore(0)
         self._looked = 0
 

@@ -77,34 +77,8 @@ async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
 
 
 @pytest.mark.parametrize("error", [LoadHung, LoadCrashed])
-async def test_model_that_hung_or_crashed_is_not_loaded_at_the_next_start(
+async def test_model_that_hung_or_crashed_is_loaded_again_on_request_only(
     models: Path, tmp_path: Path, error: type[SynergaiError]
-) -> None:
-    clock = [1e9]
-
-    def restarted(loads: Loads, version: str = "1") -> Inventory:
-        cache = tmp_path / "engines.json"
-        return Inventory(models, cache, loads, agent_version=version, now=lambda: clock[0])
-
-    first, again = Hanging(error), Hanging(error)
-    assert "within 60 s" in (await described(restarted(first)))[ONE].fault
-    fault = (await described(restarted(again)))[ONE].fault
-    assert "within 60 s; it is loaded again when its files change" in fault
-    assert (first, again) == ([ONE], [])
-    clock[0] += 25 * 3600
-    await described(restarted(again))
-    assert again == [ONE], "a day later"
-    await described(restarted(again, "2"))
-    assert again == [ONE, ONE], "another version"
-    put(models, "one", b"repaired")
-    loads = Loads()
-    assert not (await described(restarted(loads, "2")))[ONE].fault
-    assert loads == [ONE]
-
-
-@pytest.mark.parametrize("remembered", [False, True])
-async def test_model_that_hung_is_loaded_again_on_request(
-    models: Path, tmp_path: Path, *, remembered: bool
 ) -> None:
     put(models, "two", b"fine")
     loads: list[EngineName] = []
@@ -113,18 +87,17 @@ async def test_model_that_hung_is_loaded_again_on_request(
     async def inspect(definition: EngineDefinition) -> EngineDescription:
         loads.append(definition.name)
         if definition.name == ONE and hangs:
-            raise LoadHung("it was not loaded within 60 s")
+            raise error("it was not loaded within 60 s")
         return await Loads()(definition)
 
     inventory = Inventory(models, tmp_path / "engines.json", inspect)
     await described(inventory)
-    if remembered:
-        inventory = Inventory(models, tmp_path / "engines.json", inspect)
-        await described(inventory)
     assert inventory.remembers_fault(ONE)
     assert not inventory.remembers_fault(TWO)
     engines: list[Engine] = []
     loads.clear()
+    await inventory.describe([ONE], ignore)
+    assert loads == []
     await inventory.describe_again(ONE, engines.append)
     assert (loads, inventory.remembers_fault(ONE)) == ([ONE], True)
     hangs = False
@@ -222,9 +195,9 @@ async def test_known_model_that_failed_in_service_is_loaded_again_until_it_loads
         assert len(loads) == len(retrying.described) == 3
 
 
-@pytest.mark.parametrize(("error", "again"), [(LoadHung, [ONE]), (EngineUnusable, [])])
+@pytest.mark.parametrize("error", [LoadHung, EngineUnusable])
 async def test_changed_model_that_fails_after_a_failure_in_service_counts_as_a_new_one(
-    models: Path, loads: Loads, error: type[SynergaiError], again: list[EngineName]
+    models: Path, loads: Loads, error: type[SynergaiError]
 ) -> None:
     await described(Inventory(models, models.parent / "engines.json", loads))
     failing = Hanging(error)
@@ -238,7 +211,7 @@ async def test_changed_model_that_fails_after_a_failure_in_service_counts_as_a_n
         await retrying.run_due(20)
         assert (failing, retrying.described) == ([ONE], [])
         await retrying.run_due(86_400)
-        assert failing == [ONE, *again]
+        assert failing == [ONE]
 
 
 async def test_model_that_fails_in_service_is_loaded_again_with_back_off_until_it_changes(
@@ -336,76 +309,32 @@ async def test_model_that_cannot_be_read_is_read_again_with_back_off(
     assert loads == [ONE]
 
 
-async def test_models_that_load_or_crash_are_not_loaded_again_before_a_day(models: Path) -> None:
-    crashing = Hanging(LoadCrashed)
-    retrying = Retrying(models, crashing)
-    await described(retrying.inventory)
-    async with retrying.running():
-        for hours in (0, 1, 24, 1):
-            await retrying.run_due(hours * 3600)
-    assert crashing == [ONE, ONE]
-
-
-async def test_model_that_crashed_a_day_ago_is_loaded_again_with_back_off_while_memory_lacks(
-    models: Path,
-) -> None:
-    error: type[SynergaiError] = LoadCrashed
-    loads = Loads()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        await loads(definition)
-        raise error("it was not loaded")
-
-    retrying = Retrying(models, inspect)
-    await described(retrying.inventory)
-    loads.clear()
-    error = CrowdedOut
-    async with retrying.running():
-        await retrying.run_due(86_400)
-        for count, delay_s in enumerate((10, 20, 40), 1):
-            await retrying.run_due(delay_s - 1)
-            assert len(loads) == count
-            await retrying.run_due(1)
-            assert len(loads) == count + 1
-
-
-async def test_model_that_a_command_has_loaded_since_it_hung_is_not_retried(
-    models: Path, loads: Loads
-) -> None:
-    retrying = Retrying(models, Hanging(LoadHung))
-    await described(retrying.inventory)
-    cache = models.parent / "engines.json"
-    await described(Inventory(models, cache, loads, agent_version="of the command"))
-    async with retrying.running():
-        await retrying.inventory.describe([ONE], ignore)
-        for hours in (24, 1, 24):
-            await retrying.run_due(hours * 3600)
-    assert retrying.described == []
-
-
-@pytest.mark.parametrize(("error", "after_s"), [(Unavailable, 10), (LoadHung, 86_400)])
-async def test_removed_model_is_not_loaded_again(
-    models: Path, error: type[SynergaiError], after_s: float
-) -> None:
-    failing = Hanging(error)
+async def test_removed_model_is_not_loaded_again(models: Path) -> None:
+    failing = Hanging(Unavailable)
     retrying = Retrying(models, failing)
     await described(retrying.inventory)
     shutil.rmtree(models / "one")
     await poll(retrying.inventory)
     assert await poll(retrying.inventory) == {ONE: None}
     async with retrying.running():
-        await retrying.run_due(after_s)
+        await retrying.run_due(10)
     assert failing == [ONE]
 
 
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
     models: Path, tmp_path: Path
 ) -> None:
-    cache = tmp_path / "engines.json"
-    await described(Inventory(models, cache, Hanging(LoadHung)))
     loads = Blocked()
-    inventory = Inventory(models, cache, loads, parallel=1)
+    hangs = True
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if hangs:
+            raise LoadHung("it was not loaded within 60 s")
+        return await loads(definition)
+
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
     await described(inventory)
+    hangs = False
     put(models, "two", b"other")
     changes = await inventory.find_changes([TWO])
     engines: list[Engine] = []

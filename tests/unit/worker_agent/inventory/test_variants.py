@@ -98,21 +98,6 @@ async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
     assert loads.variants == ["int8"]
 
 
-@pytest.mark.parametrize("error", [LoadCrashed("crashed"), LoadHung("hung")])
-async def test_variant_that_hung_or_crashed_is_loaded_again_a_day_later(
-    models: Path, family: tuple[Inventory, Variants], error: SynergaiError
-) -> None:
-    _, loads = family
-    retrying = Retrying(models, loads)
-    loads.errors = {"int8": error}
-    await described(retrying.inventory)
-    loads.variants.clear()
-    async with retrying.running():
-        for hours in (1, 23, 1):
-            await retrying.run_due(hours * 3600)
-    assert loads.variants == ["int8"]
-
-
 async def test_engine_is_faulty_if_all_variants_are(family: tuple[Inventory, Variants]) -> None:
     inventory, loads = family
     loads.errors = {name: LoadHung(f"{name} hung") for name in ("full", "int8", "p25")}

@@ -15,13 +15,11 @@ from tests.emulated_board.kinds import KINDS
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import (
     VISIBLE,
-    HwmonSensor,
     Ina3221Sensor,
-    MeanPower,
     NvmlSensor,
     PowerMeter,
     RaplSensor,
-    open_meter,
+    open_sensor,
 )
 
 RAPL = "sys/class/powercap/intel-rapl:0"
@@ -63,15 +61,15 @@ def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path
             f"{RAPL}:0/max_energy_range_uj": "9999999",
         },
     )
-    meter = open_meter(files, lambda: 0.0)
-    assert meter.source == "RAPL (1 package)"
+    sensor = open_sensor(files)
+    assert sensor.source == "RAPL (1 package)"
     files.write(f"/{RAPL}/energy_uj", "1000000")
-    assert meter.sample()[1] == pytest.approx(2.0)
+    assert sensor.joules(1.0) == pytest.approx(2.0)
 
 
 def test_the_error_without_sensors_lists_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match=r"INA3221.*RAPL"):
-        open_meter(MachineFiles(tmp_path))
+        open_sensor(MachineFiles(tmp_path))
 
 
 def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
@@ -89,20 +87,20 @@ def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
 def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_path: Path) -> None:
     board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
     now = [10.0]
-    with MeanPower(board.files, lambda: now[0]) as power:
+    with PowerMeter(board.files, lambda: now[0]) as power:
         now[0] += 2.0
-    assert power.watts == pytest.approx(5.06)
-    with MeanPower(MachineFiles(tmp_path / "nothing")) as power:
+    assert power.mean_watts == pytest.approx(5.06)
+    with PowerMeter(MachineFiles(tmp_path / "nothing")) as power:
         pass
-    assert power.watts == 0.0
+    assert power.mean_watts == 0.0
 
 
 def test_mean_power_is_the_same_however_long_the_readings_are_delayed(tmp_path: Path) -> None:
     board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path)
     late = count(10.0, 0.25)  # every reading of the clock is 0.25 s after the one before
-    with MeanPower(board.files, lambda: next(late)) as power:
+    with PowerMeter(board.files, lambda: next(late)) as power:
         pass
-    assert power.watts == pytest.approx(5.06)
+    assert power.mean_watts == pytest.approx(5.06)
 
 
 def test_a_meter_in_service_gives_mean_power_between_readings_and_total_energy(
@@ -131,55 +129,7 @@ def test_a_machine_without_a_sensor_has_no_reading(tmp_path: Path) -> None:
     meter.close()
 
 
-# --- hwmon and NVML ---------------------------------------------------------------------
-
-HWMON = "sys/class/hwmon"
-
-
-def test_power_meter_of_the_whole_machine_is_used_before_its_parts(tmp_path: Path) -> None:
-    files = a_machine(
-        tmp_path,
-        {
-            f"{HWMON}/hwmon0/name": "amdgpu",
-            f"{HWMON}/hwmon0/power1_average": "90000000",
-            f"{HWMON}/hwmon1/name": "power_meter",
-            f"{HWMON}/hwmon1/power1_average": "180000000",
-            f"{HWMON}/hwmon2/name": "ina226",
-            f"{HWMON}/hwmon2/power1_input": "12000000",
-            f"{RAPL}/name": "package-0",
-            f"{RAPL}/energy_uj": "0",
-            f"{RAPL}/max_energy_range_uj": "9999999",
-        },
-    )
-    times = iter([0.0, 2.0])
-    meter = open_meter(files, lambda: next(times))
-    assert meter.source == "hwmon (power_meter power1)"
-    assert meter.sample()[1] == pytest.approx(360.0)
-
-
-def test_supply_of_a_board_is_the_sum_of_its_meters(tmp_path: Path) -> None:
-    sensor = HwmonSensor(
-        a_machine(
-            tmp_path,
-            {
-                f"{HWMON}/hwmon0/name": "ina231",
-                f"{HWMON}/hwmon0/power1_input": "2500000",
-                f"{HWMON}/hwmon1/name": "ina231",
-                f"{HWMON}/hwmon1/power1_input": "1500000",
-                f"{HWMON}/hwmon1/power1_average": "1000000",
-            },
-        )
-    )
-    assert sensor.watts() == pytest.approx(4.0)
-
-
-def test_meter_without_a_number_is_left_out(tmp_path: Path) -> None:
-    files = a_machine(
-        tmp_path,
-        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average": "N/A"},
-    )
-    with pytest.raises(NotSupported, match="hwmon"):
-        HwmonSensor(files)
+# --- NVML -----------------------------------------------------------------------------
 
 
 class FakeNvml(ModuleType):
@@ -314,11 +264,11 @@ def test_processor_and_gpus_are_added(tmp_path: Path, nvml: Callable[..., FakeNv
             f"{RAPL}/max_energy_range_uj": "9999999",
         },
     )
-    meter = open_meter(files, lambda: 0.0)
-    assert meter.source == "RAPL (1 package), NVML (1 GPU)"
+    sensor = open_sensor(files)
+    assert sensor.source == "RAPL (1 package), NVML (1 GPU)"
     files.write(f"/{RAPL}/energy_uj", "2000000")
     library.energies = [3_000]
-    assert meter.sample()[1] == pytest.approx(5.0)
+    assert sensor.joules(1.0) == pytest.approx(5.0)
 
 
 # --- sensors that cannot be read --------------------------------------------------------
@@ -341,14 +291,12 @@ PACKAGE = {
         {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/in1_input": "5000"},
         {f"{INA_5}/in1_label": "VDD_IN", f"{INA_5}/curr1_input": "1", f"{INA_5}/in1_input": "-"},
         {f"{INA_5}/in_label": "VDD_IN"},
-        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average/x": ""},
-        {f"{HWMON}/hwmon0/name/x": ""},
     ],
 )
 def test_a_sensor_that_cannot_be_read_leaves_the_next_one(
     tmp_path: Path, odd: dict[str, str]
 ) -> None:
-    assert open_meter(a_machine(tmp_path, {**PACKAGE, **odd})).source == "RAPL (1 package)"
+    assert open_sensor(a_machine(tmp_path, {**PACKAGE, **odd})).source == "RAPL (1 package)"
 
 
 @pytest.mark.parametrize(
@@ -363,8 +311,9 @@ def test_without_a_sensor_that_can_be_read_power_is_not_measured(
     tmp_path: Path, odd: dict[str, str]
 ) -> None:
     files = a_machine(tmp_path, {**PACKAGE, **odd})
-    meter = PowerMeter(files)
-    assert (meter.source, meter.read(), meter.close()) == ("", None, 0.0)
+    with PowerMeter(files) as meter:
+        assert (meter.source, meter.read()) == ("", None)
+    assert meter.mean_watts == 0.0
 
 
 @pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByUUID"])
@@ -373,4 +322,4 @@ def test_a_driver_that_does_not_answer_leaves_the_processor(
 ) -> None:
     nvml(energies=[0], powers=[1]).broken = broken
     monkeypatch.setenv(VISIBLE, "GPU-0")
-    assert open_meter(a_machine(tmp_path, {**GPU, **PACKAGE})).source == "RAPL (1 package)"
+    assert open_sensor(a_machine(tmp_path, {**GPU, **PACKAGE})).source == "RAPL (1 package)"
