@@ -30,7 +30,7 @@ _VARIABLE: Final = "EMULATED_WORKER"
 _SITE: Final = """\
 from synergai.runtime import resources
 
-resources.rss_bytes = resources.peak_rss_bytes = lambda _: 0
+resources.rss_bytes = resources.peak_rss_bytes = lambda *_: 0
 
 from worker_agent.backends import BACKENDS
 
