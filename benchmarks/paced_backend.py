@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 _VARIABLE: Final = "EMULATED_WORKER"
 _SITE: Final = """\
+from synergai.runtime import resources
+
+resources.rss_bytes = resources.peak_rss_bytes = lambda *_: 0
+
 from worker_agent.backends import BACKENDS
-from worker_agent.hosts import memory
 
 BACKENDS.add({"onnxruntime": "benchmarks.paced_backend:PacedBackend"})
-memory.rss_bytes = memory.peak_rss_bytes = lambda _: 0
 """
 _LEAD_S: Final = 0.001
 
