@@ -116,6 +116,7 @@ class ServingStages:
     def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
         """Close the stages in which nothing is to run; return those in which no query begins."""
         self._catalogue.stages.degraded = False
+        self._catalogue.stages.preferred = {each for each in self._loaded if self._loaded[each]}
         closed: defaultdict[str, set[EngineName]] = defaultdict(set)
         retired: set[EngineName] = set()
         for engine in self._loaded.keys() & stored.keys():

@@ -45,7 +45,12 @@ class Routes:
         if not (chains or early):
             return None
         whole = catalogue.whole(engine)
-        routes = list(_routes(whole, chains, early, floor))
+        if engine in catalogue.stages.preferred:
+            routes = list(_routes(None, chains, (), floor))
+        else:
+            routes = list(_routes(whole, chains, early, floor))
+        if not routes and whole is not None:
+            return None
         if not routes and chains:
             raise _floor_not_reached(engine, floor, max(map(accuracy_of, chains)))
         best = min(routes, key=lambda route: route.seconds(seconds, rate), default=None)

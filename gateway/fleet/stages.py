@@ -11,7 +11,7 @@ from synergai.names import engine_of_stage, stage_positions
 from synergai.wire.validation import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from synergai.domain import Engine, EngineName, TensorSpec
 
@@ -44,12 +44,14 @@ class StageChains:
     Attributes:
         any: whether a worker has had a stage of any engine.
         retired: stages in which queries do not begin any more.
+        preferred: engines that run in stages although workers have them whole, as that pays.
         degraded: whether an engine lacks workers of its stages, or waits for better ones.
     """
 
     def __init__(self, in_service: Mapping[EngineName, Engine]) -> None:
         self.any = False
         self.retired: frozenset[EngineName] = frozenset()
+        self.preferred: Set[EngineName] = frozenset()
         self.degraded = False
         self._in_service = in_service
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)

@@ -396,6 +396,17 @@ async def test_plans_keep_what_was_wanted_last_also_before_it_is_loaded() -> Non
     assert len(world.present[NET]) == 1
 
 
+async def test_requests_prefer_the_stages_of_an_engine_once_they_are_loaded() -> None:
+    world = World()
+    await world.look()
+    assert world.catalogue.stages.preferred == set()
+    assert (await deployed(world)).catalogue.stages.preferred == {NET}
+    world.offer(world.workers[WorkerId("a")], WHOLE)
+    world.plans.append(wanted())
+    await world.look(6)
+    assert world.catalogue.stages.preferred == set()
+
+
 async def test_cut_for_a_plan_that_was_given_up_delays_no_other() -> None:
     world = await deployed(World())
     world.plans.append(OTHER)

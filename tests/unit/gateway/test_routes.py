@@ -38,8 +38,11 @@ WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=DIGEST)
 SECONDS = {stage(0, 5).name: 3.0, FIRST.name: 1.0, SECOND.name: 2.0, LAST.name: 6.0, NET: 9.0}
 
 
-def find(*engines: Engine, floor: float = 0.0, **seconds: float) -> list[str] | None:
+def find(
+    *engines: Engine, floor: float = 0.0, prefers_stages: bool = False, **seconds: float
+) -> list[str] | None:
     catalogue = Catalogue()
+    catalogue.stages.preferred = {NET} if prefers_stages else set()
     for number, engine in enumerate(engines):
         catalogue.update(WorkerId(f"worker-{number}"), engine)
     times = SECONDS | {EngineName(name): value for name, value in seconds.items()}
@@ -62,6 +65,12 @@ def test_an_engine_whose_stages_have_no_exits_runs_whole() -> None:
     assert find(stage(0, 5), LAST, WHOLE, net=100.0) is None
     assert find(WHOLE) is None
     assert find(stage(0, 5), LAST) == ["net.s0-5", "net.s5-9"]
+
+
+def test_engine_that_was_cut_because_that_pays_runs_in_its_stages_beside_the_whole_one() -> None:
+    assert find(stage(0, 5), LAST, WHOLE, prefers_stages=True) == ["net.s0-5", "net.s5-9"]
+    assert find(LAST, WHOLE, prefers_stages=True) is None
+    assert find(stage(0, 5), LAST, WHOLE, floor=0.9, prefers_stages=True) is None
 
 
 def test_engine_whose_stages_have_all_left_has_no_route() -> None:
