@@ -245,6 +245,7 @@ class FleetComponents:
         """Pass changes of the dictionary's file to the core."""
         if changes.removed:
             self.dispatcher.post(ProfilesRemoved(tuple(changes.removed)))
+        self.catalogue.add_known({entry.engine for entry in changes.put})
         for event in self.served_profiles.put(changes.put):
             self.dispatcher.post(event)
 
