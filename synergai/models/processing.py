@@ -303,6 +303,29 @@ def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postproces
     return ClassPostprocessor(outputs) if kind == CLASSES else BoxPostprocessor(outputs)
 
 
+def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Array:
+    """Format the largest values of an output as the protocol's classification extension does.
+
+    Args:
+        output: Numbers; the leading axis is the batch if there are several axes.
+        as_imagenet: Number classes as the output ``classes`` does.
+
+    Returns:
+        ``value:index`` by descending value: an object array of bytes, [batch, count], or [count]
+        without a batch axis.
+    """
+    if output.dtype.kind not in "biuf":
+        raise InvalidInput("an output of strings cannot be returned as classes")
+    rows = _rows_per_image(output) if output.ndim > 1 else output.reshape(1, -1)
+    first = _background_offset(rows) if as_imagenet else 0
+    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
+    best = np.empty(order.shape, object)
+    for row, column in np.ndindex(order.shape):
+        index = order[row, column]
+        best[row, column] = b"%f:%d" % (rows[row, index], index - first)
+    return best if output.ndim > 1 else best[0]
+
+
 def _rows_per_image(output: Array) -> Array:
     if not output.size:
         return output.reshape(0, 0)

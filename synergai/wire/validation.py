@@ -127,7 +127,8 @@ def check_request(
 
     Raises:
         InvalidInput: the version differs; an input is unknown, missing or duplicated, or its
-            datatype, shape or data is wrong; or a requested output does not exist.
+            datatype, shape or data is wrong; or a requested output does not exist or cannot be
+            returned in the requested form.
     """
     if request.parameters and UNUSABLE in request.parameters:
         raise InvalidInput(request.parameters[UNUSABLE].string_param)
@@ -160,7 +161,7 @@ def check_request(
         missing = ", ".join(repr(name) for name in specs)
         raise InvalidInput(f"the request lacks input {missing} of engine {engine.name!r}")
     if request.outputs:
-        check_output_names((output.name for output in request.outputs), engine)
+        _check_outputs(request, engine)
 
 
 def _unknown_input(name: str, engine: Engine) -> InvalidInput:
@@ -168,6 +169,23 @@ def _unknown_input(name: str, engine: Engine) -> InvalidInput:
     if any(spec.name == name for spec in engine.inputs):
         return InvalidInput(f"input {name!r} is given twice")
     return InvalidInput(f"engine {engine.name!r} has no input {name!r}; it has {known}")
+
+
+def classification_count(output: ModelInferRequest.InferRequestedOutputTensor) -> int:
+    """Return the ``classification`` parameter of a requested output; 0 if it is absent.
+
+    With the protocol's classification extension, a client requests the top classes of an output
+    instead of the tensor.
+    """
+    if "classification" not in output.parameters:
+        return 0
+    parameter = output.parameters["classification"]
+    count = parameter.int64_param or parameter.uint64_param
+    if count < 1:
+        raise InvalidInput(
+            f"output {output.name!r}: the parameter 'classification' must be a positive integer"
+        )
+    return count
 
 
 def _check_shape(
@@ -300,6 +318,15 @@ def check_output_names(names: Iterable[str], engine: Engine) -> None:
         if name in requested:
             raise InvalidInput(f"output {name!r} of engine {engine.name!r} is requested twice")
         requested.add(name)
+
+
+def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
+    check_output_names((output.name for output in request.outputs), engine)
+    for output in request.outputs:
+        if output.parameters and classification_count(output) and output.name == engine.postprocess:
+            raise InvalidInput(
+                f"output {output.name!r} is derived by post-processing and cannot be classified"
+            )
 
 
 def _output_names(engine: Engine) -> Iterator[str]:

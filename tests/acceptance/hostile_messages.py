@@ -43,6 +43,7 @@ _PARAMETERS: Final = (
         "synergai_timings",
         "synergai_tenant",
         "sequence_id",
+        "classification",
     ),
     *("binary_data", "binary_data_output", "shared_memory_region", "", "x"),
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.processing import CLASSES, ImageInput, create_postprocessor
+from synergai.models.processing import CLASSES, ImageInput, create_postprocessor, top_classes
 from synergai.runtime.text import pip_install
-from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
+from synergai.wire.validation import DROP, EXIT, LEAVE, STAY, classification_count
 from worker_agent.backends import Quantised
 
 if TYPE_CHECKING:
@@ -64,12 +64,16 @@ class Processing:
         """Return the outputs requested, in the requested order, derived from those `computed`."""
         if not request.outputs:
             return computed
-        return {
-            name: self._derived.derive(computed)
-            if self._derived is not None and name == self._engine.postprocess
-            else computed[name]
-            for name in (output.name for output in request.outputs)
-        }
+        outputs = {}
+        for output in request.outputs:
+            if output.name == self._engine.postprocess and self._derived is not None:
+                outputs[output.name] = self._derived.derive(computed)
+                continue
+            array = computed[output.name]
+            if output.parameters and (count := classification_count(output)):
+                array = top_classes(array, count, as_imagenet=self._engine.postprocess == CLASSES)
+            outputs[output.name] = array
+        return outputs
 
     def predicted_class(self, outputs: Sequence[Array]) -> int:
         """Return the predicted class of one sample, given all outputs of the model."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STRING: Final = "BYTES"
 _EXTENSIONS: Final = (
     "binary_tensor_data",
+    "classification",
     "model_configuration",
     "model_repository",
     "model_stream_infer",

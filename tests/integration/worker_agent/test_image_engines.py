@@ -53,6 +53,11 @@ def answer(host: HostClient, request: oip.ModelInferRequest) -> oip.ModelInferRe
     return oip.ModelInferResponse.FromString(response)
 
 
+def classified(request: oip.ModelInferRequest, count: int) -> oip.ModelInferRequest:
+    request.outputs.add(name="p:0").parameters["classification"].int64_param = count
+    return request
+
+
 # --- the engine host ------------------------------------------------------------------------
 
 
@@ -63,6 +68,15 @@ def test_a_batch_of_jpeg_and_png_is_answered_image_by_image(colours: HostClient)
 
     assert read_outputs(response)["classes"].tolist() == [0, 2, 1]
     assert response.outputs[0].datatype == "INT64"
+
+
+def test_classification_gives_values_and_classes(colours: HostClient) -> None:
+    response = answer(colours, classified(asked([picture("red"), picture("blue")]), 2))
+
+    best = read_outputs(response)["p:0"]
+    assert best.shape == (2, 2)
+    value, index = best[1, 0].split(b":")
+    assert (float(value) > 0, index) == (True, b"2")
 
 
 @pytest.mark.parametrize(

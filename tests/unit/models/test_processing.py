@@ -20,6 +20,7 @@ from synergai.models.processing import (
     Quantisation,
     create_postprocessor,
     prepare,
+    top_classes,
 )
 
 
@@ -285,3 +286,34 @@ def test_output_names_of_saved_models_have_no_index() -> None:
 def test_name_collision_with_the_derived_output_is_unusable() -> None:
     with pytest.raises(EngineUnusable, match="but the model has one"):
         create_postprocessor("classes", specs("p", "classes"))
+
+
+# --- the classification extension -----------------------------------------------------------
+
+
+def test_top_classes_are_sorted_by_value() -> None:
+    output = np.array([[0.1, 0.7, 0.2], [0.5, 0.25, 0.5]], np.float32)
+
+    assert top_classes(output, 2).tolist() == [
+        [b"0.700000:1", b"0.200000:2"],
+        [b"0.500000:0", b"0.500000:2"],
+    ]
+
+
+def test_top_classes_are_limited_to_those_available() -> None:
+    assert top_classes(np.array([[1, 2]]), 1000).tolist() == [[b"2.000000:1", b"1.000000:0"]]
+
+
+def test_output_without_a_batch_gives_one_row() -> None:
+    assert top_classes(np.array([3, 9, 4], np.uint8), 1).tolist() == [b"9.000000:1"]
+
+
+def test_top_classes_can_be_numbered_as_imagenet() -> None:
+    best = top_classes(probabilities(208), 1, as_imagenet=True)
+
+    assert best.tolist() == [[b"1.000000:207"]]
+
+
+def test_top_classes_of_strings_are_rejected() -> None:
+    with pytest.raises(InvalidInput, match="strings"):
+        top_classes(np.array([b"text"], object), 1)

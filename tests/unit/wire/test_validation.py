@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.oip.inference_pb2 import InferTensorContents, ModelInferRequest
+from synergai.oip.inference_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.validation import (
     ELEMENT_BYTES,
@@ -20,6 +20,7 @@ from synergai.wire.validation import (
     TYPED_FIELDS,
     check_header,
     check_request,
+    classification_count,
 )
 from tests.engines import new_engine
 from tests.message_fields import RequestFields
@@ -312,6 +313,40 @@ def test_derived_output_may_be_requested_if_it_exists() -> None:
     check_request(asking, OF_IMAGES)
     with pytest.raises(InvalidInput, match="no output 'classes'"):
         check_request(asking, replace(OF_IMAGES, postprocess=""))
+
+
+def test_output_may_be_requested_as_its_top_classes() -> None:
+    (asked,) = outputs("y")
+    assert classification_count(asked) == 0
+    asked.parameters["classification"].int64_param = 3
+    assert classification_count(asked) == 3
+    asked.parameters["classification"].uint64_param = 4
+    assert classification_count(asked) == 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        InferParameter(int64_param=0),
+        InferParameter(int64_param=-1),
+        InferParameter(string_param="3"),
+    ],
+)
+def test_number_of_classes_is_a_positive_integer(value: InferParameter) -> None:
+    asking = request(tensor(), raw=(bytes(8),), outputs=outputs("y"))
+    asking.outputs[0].parameters["classification"].CopyFrom(value)
+
+    with pytest.raises(InvalidInput, match="'classification' must be a positive integer"):
+        check_request(asking, ENGINE)
+
+
+def test_derived_output_cannot_be_classified() -> None:
+    asking = encoded(b"jpeg")
+    asking.outputs.extend(outputs("classes"))
+    asking.outputs[0].parameters["classification"].int64_param = 1
+
+    with pytest.raises(InvalidInput, match="cannot be classified"):
+        check_request(asking, OF_IMAGES)
 
 
 def test_shape_of_many_dimensions_is_refused_at_little_cost() -> None:
