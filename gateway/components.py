@@ -7,9 +7,11 @@ Everything is complete when it is built, and knows what was built before it.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.entry.access.authenticator import Authenticator
@@ -28,6 +30,7 @@ from gateway.hub.model_control import ModelControl
 from gateway.hub.store.files import open_files
 from gateway.hub.store.store import EngineStore
 from gateway.journal.data_store import DIRECTORY, DataStore
+from gateway.journal.files import StateInUse
 from gateway.journal.journal import Journal
 from gateway.journal.shared_state import SharedState
 from gateway.monitoring.metrics import Metrics, conflict_family, counter, worker_families
@@ -42,6 +45,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.memory_bounds import UnreadResponses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -149,6 +153,11 @@ def _open_audit_log(base: SharedComponents) -> AuditLog | None:
     return log
 
 
+_RETRY_S: Final = 0.2
+
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class StorageComponents:
     """What a gateway keeps."""
@@ -211,10 +220,32 @@ async def _open_journal(base: SharedComponents) -> Journal:
         from gateway.standby import standing_by
 
         store = await lead(config, base.clock, partial(standing_by, config))
-    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store)
+    open_journal = partial(
+        Journal, config.state, kept_jobs=config.kept_jobs, clock=base.clock, store=store
+    )
+    journal = await _when_free(open_journal, config.state_wait_s)
     if config.journal:
         base.tasks.start(keep_leading(journal))
     return journal
+
+
+async def _when_free(open_journal: Callable[[], Journal], wait_s: float) -> Journal:
+    """Open the journal once no other gateway uses the state directory.
+
+    In a restart, a service manager may start a gateway before the former one has ended.
+    """
+    deadline = time.monotonic() + wait_s
+    waits = False
+    while True:
+        try:
+            return open_journal()
+        except StateInUse as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not waits:
+                _log.warning("%s; waiting up to %g s for its end", error, wait_s)
+            waits = True
+        await asyncio.sleep(_RETRY_S)
 
 
 async def _open_shared_state(base: SharedComponents, journal: Journal) -> SharedState:

@@ -207,6 +207,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 0.01
     # Services of Kubernetes that select the leader; see `gateway.standby`.
     leader_services: tuple[str, ...] = ()
+    state_wait_s: float = 60.0  # for another gateway to end; systemd lets it take as long
     ready_file: Path | None = None  # see `synergai.runtime.files`
     log_level: Annotated[LogLevel, "Lowest level of messages logged to standard error."] = "info"
 

@@ -161,7 +161,8 @@ class LocalServer:
             await stack.enter_async_context(Agent(self._config.agent, hub))
             gateway = await asyncio.to_thread(_import_gateway)
             # The gateway alone is not ready: it does not know the engines yet.
-            config = replace(self._config.gateway, ready_file=None)
+            # A person who starts a second server is told so at once.
+            config = replace(self._config.gateway, ready_file=None, state_wait_s=0.0)
             self._gateway = gateway(config)
             await stack.enter_async_context(self._gateway)
             hub.open(self._gateway)
