@@ -37,15 +37,6 @@ class StateInUse(Unavailable):
         )
 
 
-class StateInUse(Unavailable):
-    """A gateway uses the state directory."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(
-            f"another gateway uses the state directory {directory}; choose another one (--state)"
-        )
-
-
 def lock(directory: Path) -> int:
     """Create the state directory if it is missing, and lock it; return the descriptor to close."""
     descriptor = lock_directory(directory, LOCK)
