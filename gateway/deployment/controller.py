@@ -225,7 +225,8 @@ class DeploymentController:
                 self._fail(name, str(error))
             if (loaded := self._serving.loaded(name)) is not None:
                 surplus |= _named(made, loaded.keys() | stages_of(wanted.routes).keys())
-        self._serving.keep_only(candidates)
+        kept = (n for n in stages if not stages[n].has_others and not self._is_left_over(n))
+        self._serving.keep_only(candidates.keys() | set(kept))
         retired = self._serving.apply(self._now_stored().stages)
         self._catalogue.retire(retired | surplus.keys())
         await self._idle.remove(surplus)

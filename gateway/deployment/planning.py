@@ -291,6 +291,7 @@ class Planning:
             if ended.exception() or self._outdated in (0, _MOST_OUTDATED):
                 self._outdated = 0
                 return self._end(ended)
+            self._again_at = self._clock()  # even if all is as it was by the next look
         if is_due:
             self._planned, self._figures, self._cause = seen, figures, cause
             work = self._plan(candidates, present, list(workers.values()), limits)

@@ -107,28 +107,33 @@ class PlanningProcesses:
             await self._idle.end()
 
     async def _run(self, order: Orders, kind: type[_Answer], within_s: float) -> _Answer:
-        child = self._take() or await _start()
+        child: _Child | None = None
         try:
+            child = await self._take() or await _start()
             async with asyncio.timeout(within_s):
                 answer = await child.ask(order)
             found: _Answer | Refusal = msgspec.json.decode(answer, type=kind | Refusal)
         except TimeoutError:
             raise EngineUnusable(f"there was no answer within {within_s:g} s") from None
-        except msgspec.MsgspecError as error:
+        except (OSError, ValueError) as error:  # no descriptors are left, or it is nonsense
             raise EngineUnusable(str(error)) from None
         else:
             self._keep(child)
         finally:
-            if child is not self._idle:
+            if child is not None and child is not self._idle:
                 await child.end()
         if isinstance(found, Refusal):
             raise EngineUnusable(found.reason)
         return found
 
-    def _take(self) -> _Child | None:
+    async def _take(self) -> _Child | None:
+        """Return the idle process, unless there is none or it has been killed."""
         idle, self._idle = self._idle, None
         if self._ending is not None:
             self._ending.cancel()
+        if idle is not None and idle.process.returncode is not None:
+            await idle.end()
+            return None
         return idle
 
     def _keep(self, child: _Child) -> None:
@@ -138,7 +143,8 @@ class PlanningProcesses:
 
     async def _end_later(self) -> None:
         await asyncio.sleep(_KEPT_S)
-        if (idle := self._take()) is not None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
             await idle.end()
 
 
@@ -150,14 +156,18 @@ async def _start() -> _Child:
     }
     pipe = asyncio.subprocess.PIPE
     faults = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the child
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *_COMMAND, str(os.getpid())),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=faults,
-        env=environment,
-        limit=_MOST_BYTES,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *_COMMAND, str(os.getpid())),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=faults,
+            env=environment,
+            limit=_MOST_BYTES,
+        )
+    except OSError:
+        faults.close()
+        raise
     orders = cast("asyncio.StreamWriter", process.stdin)
     answers = cast("asyncio.StreamReader", process.stdout)
     return _Child(process, orders, answers, faults)

@@ -85,6 +85,8 @@ class ServingStages:
 
     def want(self, engine: EngineName, stages: Stages) -> None:
         """Set the stages that are to replace those of an engine."""
+        if self._wanted.get(engine, stages) != stages:
+            self.restore(engine)
         self._wanted[engine] = stages
 
     def make_room(
@@ -119,7 +121,7 @@ class ServingStages:
         self._catalogue.stages.preferred = {each for each in self._loaded if self._loaded[each]}
         closed: defaultdict[str, set[EngineName]] = defaultdict(set)
         retired: set[EngineName] = set()
-        for engine in self._loaded.keys() & stored.keys():
+        for engine in self._loaded:
             loaded = self._loaded[engine]
             lacks = not all(self._can_run(engine, *pair) for pair in _pairs(loaded))
             if lacks or self._wanted.get(engine, loaded) != loaded:
@@ -130,7 +132,8 @@ class ServingStages:
             else:
                 self._open[engine] = loaded
             running, former = self._open[engine], self._former.get(engine, {})
-            ended = _pairs(stored[engine].placed) | set(self._offered(engine))
+            placed = stored[engine].placed if engine in stored else {}
+            ended = _pairs(placed) | set(self._offered(engine))
             for stage, worker in ended - _pairs(running):
                 name = stage_name(engine, *stage)
                 if stage not in running:

@@ -109,8 +109,11 @@ class StagedRequests:
 
     async def begin_again(
         self, call: InferenceCall, former: Sequence[Route], left_s: Callable[[], float | None]
-    ) -> HeldRequest | None:
-        """Accept a request whose routes have failed once there is another one, if there is any."""
+    ) -> Request | HeldRequest | None:
+        """Accept a request whose routes have failed once there is another one, if there is any.
+
+        It runs whole if its engine does so by now.
+        """
         message = call.raw.parsed.message
         for pause_s in (0.0, _LOOK_S):  # a worker tells of an answer before it tells of an engine
             await asyncio.sleep(pause_s)
@@ -118,15 +121,18 @@ class StagedRequests:
             again = replace(call, budget_s=left_s())
             if request := self.begin_staged(again, charged=True, but=former):
                 return request
-        return None
+        if self._versions.catalogue.whole(former[-1].whole.name) is None:
+            return None
+        return self.inference.begin_request(again, charged=True)
 
     def is_replaced(self, stage: Engine) -> bool:
-        """Return whether no worker is to run a stage, and its engine can run in others."""
+        """Return whether no worker is to run a stage, and its engine can run otherwise."""
         workers = self.inference.dispatcher.workers.values()
-        chains = self._versions.catalogue.open_chains(engine_of_stage(stage.name))
-        return any(stage not in chain for chain in chains) and not any(
-            stage.name in worker.open_engines for worker in workers
-        )
+        if any(stage.name in each.open_engines for each in workers if not each.draining):
+            return False
+        catalogue, engine = self._versions.catalogue, engine_of_stage(stage.name)
+        chains = catalogue.open_chains(engine)
+        return catalogue.whole(engine) is not None or any(stage not in each for each in chains)
 
     def now_s(self, engine: Engine) -> float:
         """Return the time that an engine would take now; as inspected, if no more is known."""
@@ -222,7 +228,7 @@ class StagedRequest:
             response = b"".join((response, joined.SerializeToString()))
         return response
 
-    async def _again(self) -> HeldRequest | None:
+    async def _again(self) -> Request | HeldRequest | None:
         """Run on another route, if there is one; the stages of this one may have been replaced."""
         with suppress(SynergaiError):
             failed = (*self._former, self._route)

@@ -407,6 +407,20 @@ async def test_requests_prefer_the_stages_of_an_engine_once_they_are_loaded() ->
     assert world.catalogue.stages.preferred == set()
 
 
+async def test_former_stages_run_on_if_the_plan_changes_while_room_was_made_for_others() -> None:
+    world = await deployed(World())
+    with_little_memory(world, "b")
+    world.slow.add("c")
+    world.plans.append(OTHER)
+    for _ in range(6):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.chain() == [(0, 6), (6, 9)]
+    world.plans.append(wanted())
+    await world.controller.look()
+    assert world.chain() == [(0, 4), (4, 9)]
+
+
 async def test_cut_for_a_plan_that_was_given_up_delays_no_other() -> None:
     world = await deployed(World())
     world.plans.append(OTHER)

@@ -548,3 +548,18 @@ async def test_request_waits_for_no_replaced_stage_that_no_worker_is_to_run(
     assert harness.inference.begun[0].abandoned
     assert harness.inference.begun[1].message.model_name == "net.s0-6"
     result.cancel()
+
+
+async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    result = harness.begin()
+    await turns()
+    catalogue = harness.versions.catalogue
+    whole = new_stage(0, 9, name="net", stage_of="", stage_end=0, digest=STAGES[0].stage_of)
+    catalogue.update(WorkerId("worker-9"), whole)
+    catalogue.retire({each.name for each in STAGES})
+    await until(lambda: len(harness.inference.begun) == 2)
+    assert harness.inference.begun[1].message.model_name == "net"
+    result.cancel()
