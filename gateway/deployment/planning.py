@@ -47,7 +47,7 @@ SETTLE_S: Final = 1.0
 RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
 _MOST_OUTDATED: Final = 3
-"""Plans in a row that are not followed, as engines or workers have changed meanwhile."""
+"""Plans in a row that are made again because engines or workers changed during them, at most."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
@@ -165,7 +165,7 @@ class Planning:
 
     @property
     def is_current(self) -> bool:
-        """Whether engines, workers and memory are those of the last plan, which has ended."""
+        """Whether the last plan has ended, and still fits the engines, workers and memory."""
         return self._under_way is None and self._seen == self._planned
 
     async def candidates(

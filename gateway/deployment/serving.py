@@ -38,7 +38,7 @@ class ServingStages:
     """Decides in which stages of engines queries run.
 
     Args:
-        workers: those of the fleet at any time.
+        workers: the connected workers, by id.
         on_closed: called with a worker whose closed stages have changed.
     """
 
@@ -84,7 +84,7 @@ class ServingStages:
         self._making_room.discard(engine)
 
     def want(self, engine: EngineName, stages: Stages) -> None:
-        """Set the stages that are to replace those of an engine."""
+        """Set the stages to load next; queries run in the former ones until then."""
         if self._wanted.get(engine, stages) != stages:
             self.restore(engine)
         self._wanted[engine] = stages
@@ -104,8 +104,8 @@ class ServingStages:
                 return False
             self._making_room.add(engine)
             _log.info(
-                "engine %s: queries wait until its new stages are loaded, for which there is no "
-                "memory beside the former ones",
+                "engine %s: queries wait until its new stages are loaded: there is not enough "
+                "memory for these and the former ones together",
                 engine,
             )
         self.apply(stored)
@@ -173,7 +173,7 @@ class ServingStages:
         return worker is not None and not worker.draining and name in worker.usable_engines
 
     def _fits(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
-        """Return whether all workers have the memory for the wanted stages beside all others."""
+        """Return whether each worker has the memory for its wanted and its running stages."""
         wanted, now = self._wanted[engine], self._loaded[engine]
         added = {
             (stage, each) for stage in wanted for each in wanted[stage] - now.get(stage, set())
@@ -193,7 +193,7 @@ class IdleStages:
     """Removes stages that are not wanted from the store, once no query runs or waits in them.
 
     Args:
-        workers: those of the fleet at any time.
+        workers: the connected workers, by id.
         queued: returns the engines of the queries that wait for a worker.
     """
 
@@ -211,12 +211,12 @@ class IdleStages:
         self._since: dict[EngineName, float] = {}
 
     async def remove(self, surplus: Mapping[EngineName, StoredVersion]) -> None:
-        """Remove those of some stages that have been idle for long enough."""
+        """Remove the stages among these that have been idle for `GRACE_S`."""
         busy, now = busy_engines(self._workers.values()) | self._queued(), self._clock()
         busy = {name for name in surplus if busy & {name, *_before(name, surplus)}}
         self._since = {name: self._since.get(name, now) for name in surplus if name not in busy}
         for name, since in self._since.items():
-            # Meanwhile, somebody may have placed it.
+            # Somebody may have placed it since the look began.
             if now >= since + GRACE_S and self._store.of(name) == surplus[name]:
                 await self._store.remove(surplus[name].engine, surplus[name].version)
 
