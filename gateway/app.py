@@ -276,7 +276,6 @@ class App:
     engines: EngineCalls
 
     def deployments(self) -> Sequence[EngineDeployment]:
-        """Return the engines that are deployed in stages, or need to be."""
         return () if self.deployment is None else self.deployment.deployments()
 
 

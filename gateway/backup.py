@@ -60,7 +60,6 @@ class Backup(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Size of all files."""
         return sum(self.files.values())
 
 

@@ -295,7 +295,6 @@ def _enrolments(directory: Path) -> EnrolmentStore:
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of a positive duration such as ``30m``."""
     seconds = parse_duration(text)
     if not 0.0 < seconds <= _LONGEST_S:
         raise InvalidInput(f"{text!r} is not a validity: write one such as 30m, 1h or 2d")

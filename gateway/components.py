@@ -65,12 +65,10 @@ class SharedComponents:
 
     @property
     def dictionary(self) -> Path:
-        """The dictionary's file."""
         return self.config.dictionary or dictionary_path(self.config.state)
 
 
 def build_shared(config: GatewaySettings, stack: AsyncExitStack) -> SharedComponents:
-    """Return what the other components of a gateway share."""
     tasks, unread = TaskBag(), UnreadResponses(config.max_response_bytes)
     metrics = Metrics()
     metrics.add_gauge(
@@ -92,7 +90,6 @@ class EntryComponents:
 
 
 def build_entry(base: SharedComponents) -> EntryComponents:
-    """Return the entry of a gateway."""
     config, metrics = base.config, base.metrics
     admission = Admission(config.max_requests, config.max_request_bytes, base.clock)
     metrics.add_gauge(
@@ -249,7 +246,6 @@ async def _when_free(open_journal: Callable[[], Journal], wait_s: float) -> Jour
 
 
 async def _open_shared_state(base: SharedComponents, journal: Journal) -> SharedState:
-    """Continue with the state of the last leader."""
     shared = SharedState(journal, base.config.state, base.dictionary)
     base.stack.push_async_callback(shared.close)
     await shared.restore()

@@ -46,7 +46,6 @@ def connection_limits(descriptors: int) -> ConnectionLimits:
 
 
 def current_connection_limits() -> ConnectionLimits:
-    """Return the limits for this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return connection_limits(descriptors)

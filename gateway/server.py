@@ -97,7 +97,6 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """Whether the gateway serves."""
         return not self.stopping
 
     def stop(self) -> None:
@@ -276,7 +275,6 @@ class GatewayProcess(Gateway):
         await super()._start(stack)
 
     def stop(self) -> None:
-        """Start to shut down; idempotent."""
         if not self._stop_requested.is_set():
             timer = threading.Timer(self._config.drain_s + _HARD_EXIT_S, _exit_hard)
             timer.daemon = True

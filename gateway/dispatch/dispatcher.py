@@ -130,7 +130,6 @@ class Dispatcher:
     def submit(
         self, job: Job, handler: JobHandler, *, ready: int, done: tuple[tuple[int, int], ...] = ()
     ) -> None:
-        """Schedule a job."""
         self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
 
@@ -171,7 +170,6 @@ class Dispatcher:
         }
 
     def handler(self, job_id: JobId) -> JobHandler | None:
-        """Return the handler of a job; None if it has ended."""
         return self._handlers.get(job_id)
 
     # --- workers ----------------------------------------------------------------------------

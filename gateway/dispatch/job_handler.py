@@ -75,7 +75,6 @@ class JobHandler(Protocol):
 
 
 def job_error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiError:
-    """Return the error for the client of a request that did not succeed."""
     error = _error(job, state, reason, fault)
     error.request_id = job.id
     return error

@@ -151,7 +151,6 @@ class JobRoutes:
         self.on_changed: Callable[[EngineName], object] = lambda _: None
 
     async def close(self) -> None:
-        """Stop to move to other chains."""
         await self._tasks.close()
 
     def route(self, spec: JobSpec) -> Route | None:
@@ -193,7 +192,6 @@ class JobRoutes:
         return "" if choice is None else choice.reason
 
     async def run(self) -> None:
-        """Review the chains of jobs regularly."""
         while True:
             await asyncio.sleep(REVIEW_S)
             self.review()

@@ -56,7 +56,6 @@ class ReportIntake:
         self._metrics = metrics
 
     def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
-        """Apply a message of reports, in order."""
         for started in reports.started:
             self.apply_started(worker, started)
         for progress, responses in reports.progress:
@@ -65,7 +64,6 @@ class ReportIntake:
             self.apply_ended(worker, ended, responses)
 
     def apply_started(self, worker: ConnectedWorker, report: hub_pb2.Started) -> None:
-        """Apply the report that an assignment's setup is complete."""
         setup_s = checked_seconds(report.setup_s, "setup_s")
         if self._in_flight(worker, report.assignment_id) is not None:
             self._dispatcher.post(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
@@ -73,7 +71,6 @@ class ReportIntake:
     def apply_progress(
         self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
     ) -> None:
-        """Apply a progress report, with the responses of its newly completed queries."""
         progress = self._in_flight(worker, report.assignment_id)
         if progress is None:
             return
@@ -85,7 +82,6 @@ class ReportIntake:
     def apply_ended(
         self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
     ) -> None:
-        """Apply the report that an assignment has ended, with its remaining responses."""
         reported = report.progress
         progress = self._in_flight(worker, reported.assignment_id)
         if progress is None:
@@ -209,7 +205,6 @@ def count_run(worker: ConnectedWorker, estimate_s: float, run_s: float) -> None:
 
 
 def _count(worker: ConnectedWorker, completed: CompletedQueries) -> None:
-    """Count newly completed queries of a worker."""
     busy_s = completed.compute_s / completed.batch
     computed_s, queries = worker.computed.get(completed.engine, (0.0, 0))
     worker.computed[completed.engine] = computed_s + busy_s, queries + completed.queries

@@ -50,18 +50,15 @@ class TenantUsage:
         self.in_flight += 1
 
     def end_request(self) -> None:
-        """Free the room of a request."""
         self.in_flight -= 1
 
     def start_job(self, queries: int) -> None:
-        """Count a job."""
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
             self._refuse("queries_per_job", self.quota.queries_per_job, asked=queries)
         self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs)
         self.jobs += 1
 
     def end_job(self) -> None:
-        """Free the room of a job."""
         self.jobs -= 1
 
     def check_stored(self, used: int, added: int) -> None:
@@ -191,7 +188,6 @@ class Admission:
     # --- all together -------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Check that new work is accepted."""
         if not self.open:
             raise Unavailable("the gateway is stopping; try another one, or later")
 
@@ -211,7 +207,6 @@ class Admission:
         self.bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Free the room of a request of this size."""
         self.requests -= 1
         self.bytes -= size_bytes
         if not self.requests:
@@ -222,7 +217,6 @@ class Admission:
         self.open = False
 
     async def wait_idle(self) -> None:
-        """Wait until no request is in flight."""
         await self._idle.wait()
 
     # --- tenants ------------------------------------------------------------------------

@@ -96,7 +96,6 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
-    """Return an entry as a line of JSON in ASCII, with its line break."""
     at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
     texts = {name: getattr(entry, name) for name in _TEXTS}
     content = {"time": at.replace("+00:00", "Z"), **texts, "count": count}
@@ -128,7 +127,6 @@ class AuditLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def record(self, entry: Entry) -> None:
-        """Record a change, or a refusal."""
         now = self._clock()
         if not entry.refused:
             self._append(to_line(entry, now))
@@ -197,12 +195,10 @@ class AuditFile:
 
     @property
     def dropped(self) -> int:
-        """Number of lines that could not be written."""
         # Two counters, since two threads count.
         return self._not_queued + self._not_written
 
     def append(self, line: str) -> None:
-        """Append a line, soon."""
         try:
             self._queue.put_nowait(line)
         except queue.Full:

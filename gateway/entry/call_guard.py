@@ -46,7 +46,6 @@ class CallGuard:
 
     @property
     def is_needed(self) -> bool:
-        """Whether calls have anything to pass."""
         return self._authenticator is not None or self._log is not None
 
     def audit(self, name: str, peer: str) -> AuditedCall | None:
@@ -139,7 +138,6 @@ class CallGuardMiddleware:
         self._call_guard = call_guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         peer = peer_address(scope)
         call = self._call_guard.audit(f"{scope['method']} {self._route}", peer)
         if call is not None:
@@ -159,7 +157,6 @@ class CallGuardMiddleware:
 
 
 def peer_of(scope: Scope) -> SocketPeer:
-    """Return the client of a request."""
     peer: SocketPeer = scope["state"][PEER]
     return peer
 

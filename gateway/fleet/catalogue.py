@@ -137,7 +137,6 @@ class Catalogue:
         return self._usable.get(engine)
 
     def workers_with(self, engine: EngineName) -> Iterator[WorkerId]:
-        """Return the workers that can run an engine."""
         offers = self.offers_of(engine).items()
         return (worker_id for worker_id, offered in offers if not offered.fault)
 
@@ -291,7 +290,6 @@ class Catalogue:
         return forgotten
 
     def known_engines(self) -> Iterator[EngineName]:
-        """Return the names of all known engines, sorted."""
         return iter(sorted(self._known, key=by_version))
 
     def in_service(self) -> Iterator[EngineName]:
@@ -300,7 +298,6 @@ class Catalogue:
 
     @property
     def unloaded(self) -> Set[EngineName]:
-        """Names of the unloaded engines."""
         return self._unloaded
 
     def unload(self, name: str) -> EngineName:
@@ -315,7 +312,6 @@ class Catalogue:
         return engine
 
     def load(self, name: EngineName) -> None:
-        """Put an engine back into service."""
         self._unloaded.discard(name)
         self.stages.changed(name)
         if name in self._usable:

@@ -42,13 +42,11 @@ class KnownEngines:
         return len(self._engines)
 
     def add(self, engine: EngineName) -> None:
-        """Add an engine that is not known."""
         self._engines[engine] = None
         versions = self._versions.setdefault(split_version(engine)[0], [])
         insort(versions, engine, key=by_version)
 
     def remove(self, engine: EngineName) -> None:
-        """Remove a known engine."""
         del self._engines[engine]
         name = split_version(engine)[0]
         self._versions[name].remove(engine)
@@ -84,7 +82,6 @@ class Description(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
-        """Return the description of an engine."""
         return cls(
             inputs=engine.inputs,
             outputs=engine.outputs,
@@ -219,7 +216,6 @@ class EngineOffers:
         return CommittedDescription(description=self.description, holders=tuple(self._holders))
 
     def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
-        """Remove the offer of a worker."""
         del self.by_worker[worker_id]
         if not (holds and self.committed):
             self._holders.pop(worker_id, None)

@@ -65,7 +65,6 @@ class StageChains:
         return engine in self._stages
 
     def add(self, stage: EngineName) -> None:
-        """Add a stage that a worker can run."""
         self._stages[engine_of_stage(stage)].add(stage)
         self.any = True
 

@@ -101,11 +101,9 @@ class PolicyFile:
         self._writing = asyncio.Lock()
 
     def read(self) -> dict[str, VersionPolicy]:
-        """Return the policies by name of the engine."""
         return self._file.read() or {}
 
     async def write(self, policies: Mapping[str, VersionPolicy]) -> None:
-        """Write the policies, durably."""
         async with self._writing:
             await asyncio.to_thread(self._file.write, dict(policies))
 
@@ -189,7 +187,6 @@ class Versions:
         return spec if version == spec.version else replace(spec, version=version)
 
     def policy(self, name: str) -> VersionPolicy:
-        """Return the policy of an engine."""
         return self.policies.get(name, LATEST)
 
     def set_policy(self, name: str, policy: VersionPolicy) -> None:

@@ -47,7 +47,6 @@ class WorkerPower:
     joules: float | None = None
 
     def update(self, draw: PowerDraw) -> None:
-        """Record the power draw of a heartbeat."""
         if draw.joules < (self.joules or 0.0):
             raise ProtocolViolation("energy must not decrease")
         self.watts, self.joules = draw.watts, draw.joules
@@ -298,7 +297,6 @@ class ConnectedWorker:
         return [c for c in every if Session(engine, c) not in self.unusable]
 
     def to_scheduling(self) -> Worker:
-        """Return the worker as the scheduling core needs it to join the fleet."""
         return Worker(
             id=self.id,
             worker_class=self.worker_class,
@@ -318,7 +316,6 @@ class ConnectedWorker:
         )
 
     def engines_changed(self) -> EnginesChanged:
-        """Return the event that its engines changed."""
         return EnginesChanged(
             self.id, self.open_engines, self.variants, self.file_variants, self.query_s
         )

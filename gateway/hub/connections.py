@@ -49,7 +49,6 @@ class AgentConnection:
     unread_s: Callable[[], float] = lambda: 0.0
 
     def close(self, error: SynergaiError | None = None) -> None:
-        """Close both streams."""
         self.control.close(error)
         if error is not None and self.unread_s():
             self.end_call(error)
@@ -73,11 +72,9 @@ class AgentConnections:
         return connection
 
     def discard(self, connection: AgentConnection) -> None:
-        """Remove a connection whose control stream has ended."""
         self._open.discard(connection)
 
     def close(self, error: SynergaiError) -> None:
-        """Close all connections."""
         for connection in list(self._open):
             connection.close(error)
 
@@ -103,18 +100,15 @@ class AgentConnections:
         return worker
 
     def of_worker(self, worker_id: WorkerId) -> AgentConnection | None:
-        """Return the connection of a registered worker."""
         return self._by_worker.get(worker_id)
 
     def authenticate(self, connection_id: str) -> tuple[AgentConnection, ConnectedWorker]:
-        """Return the connection with this id, and its worker."""
         connection = self._by_id.get(connection_id)
         if connection is None or connection.worker is None:
             raise Unavailable("unknown connection id: register on a control stream first")
         return connection, connection.worker
 
     def registered(self) -> Iterator[tuple[AgentConnection, ConnectedWorker]]:
-        """Yield all registered connections with their workers."""
         for connection in list(self._by_worker.values()):
             if connection.worker is not None:
                 yield connection, connection.worker

@@ -97,7 +97,6 @@ class OfferedEngines:
             self._journal.remove_engines(forgotten)
 
     def follow_store(self) -> None:
-        """Take changed versions in the store into account."""
         for engines in self._catalogue.review():
             self._apply(engines)
 
@@ -169,7 +168,6 @@ class ControlReports:
         message: ControlMessage | None,
         now: float,
     ) -> None:
-        """Apply a message of a registered agent, received at `now`."""
         worker.last_seen_at = now
         match message:
             case Heartbeat():

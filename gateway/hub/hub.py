@@ -82,11 +82,9 @@ class Hub:
 
     @property
     def work_port(self) -> int:
-        """Port of the work sockets."""
         return self._registered.work_port
 
     def handler(self) -> rpc.Service:
-        """Return the service's handler for a gRPC server."""
         return rpc.Service(
             "synergai.v1.Hub",
             {
@@ -97,7 +95,6 @@ class Hub:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
         self._connections.close(Unavailable("the gateway is stopping"))
         await self._tasks.close()
         await self._work_streams.close()
@@ -213,7 +210,6 @@ class Hub:
         self.review()
 
     def review(self) -> None:
-        """Apply changed rules to the connected workers."""
         for connection, worker in self._connections.registered():
             if connection.joining is None:
                 continue
@@ -275,7 +271,6 @@ def worker_from_registration(
 
 
 def joining_worker(registration: Registration, context: ServerCall) -> JoiningWorker:
-    """Return who registers on a connection."""
     peer = context.peer
     has_secret = bool(registration.secret or registration.enrolment_token)
     if has_secret and not (peer.is_encrypted or peer.is_local):

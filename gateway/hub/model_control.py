@@ -129,7 +129,6 @@ class ModelControl:
         return name in self._loads
 
     def is_resident(self, name: EngineName) -> bool:
-        """Whether any worker has a session of the engine."""
         return any(
             session.engine == name
             for worker in self._workers.values()
@@ -141,7 +140,6 @@ class ModelControl:
     def on_session_changed(
         self, worker: ConnectedWorker, session: Session, *, resident: bool, fault: str = ""
     ) -> None:
-        """Handle a session that was loaded, dropped, or failed to load with `fault`."""
         engine = session.engine
         if resident:
             if engine in self._loads and engine in worker.usable_engines:
@@ -154,7 +152,6 @@ class ModelControl:
             self._on_load_failed(worker, engine, EngineUnusable(text))
 
     def on_worker_left(self, worker: ConnectedWorker) -> None:
-        """Handle the departure of a worker."""
         for engine in list(self._loads):
             text = f"worker {worker.id!r} left while loading engine {engine!r}"
             self._on_load_failed(worker, engine, Unavailable(text))

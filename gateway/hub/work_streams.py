@@ -89,7 +89,6 @@ class WorkStreams:
         await self._senders.wait()
 
     def serve(self, connection_id: str, transport: WorkTransport) -> None:
-        """Serve the work stream of the connection with this id."""
         connection, worker = self._connections.authenticate(connection_id)
         collector = OrderCollector(worker, self._clock)
         orders: SendQueue[Order] = SendQueue(
@@ -343,7 +342,6 @@ class Relays:
         self._wanted: dict[ConnectedWorker, dict[str, WorkerId]] = {}
 
     def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
-        """Apply a message of reports."""
         for wanted in reports.wanted:
             self._want(worker, wanted.token, WorkerId(wanted.worker_id))
         for tensors in reports.relayed:

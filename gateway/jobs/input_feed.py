@@ -79,11 +79,9 @@ class Suspects:
         return True
 
     def answered(self) -> None:
-        """Note that an engine host answered."""
         self._crashes = 0
 
     def forget(self, query: int) -> None:
-        """Forget a query that is done."""
         self._queries.discard(query)
 
 
@@ -120,7 +118,6 @@ class TensorRoom:
         return True
 
     def give(self, size: int) -> None:
-        """Give room back."""
         self.used_bytes -= size
         while self._waiting:
             _, _, wanted, granted = self._waiting[0]
@@ -166,7 +163,6 @@ class _AssignedInputs:
         return self.assignment.id in self.worker.in_flight and not self.worker.orders.closed
 
     def has_room(self) -> bool:
-        """Return whether another portion may be sent."""
         held = len(self.held)
         return held < LEAST_QUERIES or (held < MOST_QUERIES and self.free_bytes() > 0)
 
@@ -180,7 +176,6 @@ class _AssignedInputs:
         return most - self.worker.input_bytes
 
     def add(self, cost: int) -> None:
-        """Count an input that is sent."""
         self.sent += 1
         self.held.append(cost)
         self.progress.input_bytes += cost
@@ -222,7 +217,6 @@ class InputFeed:
         self._response_bytes = 0
 
     def start(self, worker: ConnectedWorker, assignment: Assignment) -> None:
-        """Begin to send the inputs of an assignment."""
         self._drop(lambda inputs: not inputs.is_wanted)
         inputs = self._assigned[assignment.id] = _AssignedInputs(
             worker, assignment, worker.in_flight[assignment.id]
@@ -230,7 +224,6 @@ class InputFeed:
         inputs.task = self._tasks.start(self._send(inputs))
 
     def stop(self) -> None:
-        """Send nothing more."""
         self._drop(lambda _: True)
 
     async def close(self) -> None:
@@ -241,7 +234,6 @@ class InputFeed:
     def results(
         self, progress: AssignmentProgress, responses: Sequence[Buffer]
     ) -> list[InputResult]:
-        """Return the results of newly completed queries."""
         results = []
         for query, response in enumerate(responses, progress.done - len(responses)):
             index = progress.assignment.first + query
@@ -257,7 +249,6 @@ class InputFeed:
     def on_recorded(
         self, execution: RecordedExecution, assignment: Assignment, indexes: range
     ) -> None:
-        """Free the room of inputs whose results are recorded."""
         for index in indexes:
             self._names.pop(index, None)
             self._suspects.forget(index)
@@ -269,11 +260,9 @@ class InputFeed:
         self.measure_results()
 
     def measure_results(self) -> None:
-        """Account for the size of results that are recorded."""
         self._on_results(self.data)
 
     def retries_alone(self, query: int) -> bool:
-        """Return whether a query at which an engine host died runs alone next; only once."""
         return self._suspects.retries_alone(query)
 
     async def _send(self, inputs: _AssignedInputs) -> None:

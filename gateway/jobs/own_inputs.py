@@ -95,7 +95,6 @@ class OwnInputs:
         return data
 
     async def close(self, data: JobData) -> None:
-        """Release the files of a job that has ended."""
         await self._store.release(data.results_log)
         await self._store.release(data.inputs)
 

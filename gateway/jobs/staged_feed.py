@@ -165,11 +165,9 @@ class StagedFeed:
         self._tasks = TaskBag()
 
     def start(self) -> None:
-        """Read the queries."""
         self._tasks.start(self._feed())
 
     def observe(self, size: int) -> None:
-        """Note how many bytes a query has in memory."""
         self._largest_bytes = max(self._largest_bytes, size)
 
     def set_sized(self) -> None:
@@ -319,11 +317,9 @@ class StageQueue(JobHandler):
         self._waiting.clear()
 
     def retries_alone(self, query: int) -> bool:
-        """Return whether the query runs alone next, so that the crash does not count."""
         return self._suspects.retries_alone(query)
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
-        """Send the inputs in portions."""
         self._on_dispatched(assignment, now)
         inputs: list[bytes] = []
         suspects: list[int] = []
@@ -350,7 +346,6 @@ class StageQueue(JobHandler):
         responses: Sequence[Buffer],
         _now: float,
     ) -> None:
-        """Pass the answers on."""
         self.workers.setdefault(worker.id)
         answers, lost = [], []
         for offset, response in enumerate(responses, progress.done - len(responses)):

@@ -131,7 +131,6 @@ class StagedJob:
         self._range_id = AssignmentId(0)
 
     def start(self) -> None:
-        """Begin."""
         if not self._left:
             self.end(JobState.SUCCEEDED, "", Fault.UNSPECIFIED)
             return
@@ -162,7 +161,6 @@ class StagedJob:
         self._execute(self._pipeline.closed())
 
     def fail(self, reason: str) -> None:
-        """Fail the job."""
         self.end(JobState.FAILED, reason, Fault.UNSPECIFIED)
 
     def end(self, state: JobState, reason: str, fault: Fault) -> None:

@@ -215,7 +215,6 @@ class SubmittedJobs:
         return await self._status(job_id)
 
     async def get(self, caller: Caller, job_id: str) -> JobStatus:
-        """Return the status of a job as of now."""
         status = await self._status(job_id)
         check_visible(caller, status)
         return status
@@ -323,7 +322,6 @@ class SubmittedJobs:
             await self._own_inputs.discard(data)
 
     def unfinished(self, job_id: str) -> SubmittedJob | None:
-        """Return a job that has not ended."""
         return self._unfinished.get(JobId(job_id))
 
     async def _status(self, job_id: str) -> JobStatus:

@@ -39,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 
 def scheduler_job(record: RecordedJob, clock: Clock, *, with_tensors: bool = False) -> Job:
-    """Return the scheduling core's view of a job."""
     return Job(
         id=record.id,
         engine=record.spec.engine_version,
@@ -55,7 +54,6 @@ def scheduler_job(record: RecordedJob, clock: Clock, *, with_tensors: bool = Fal
 
 
 def new_job_record(spec: JobSpec, clock: Clock) -> RecordedJob:
-    """Return the record of a job submitted now."""
     return RecordedJob(
         id=JobId(secrets.token_hex(8)),
         spec=spec,
@@ -67,7 +65,6 @@ def new_job_record(spec: JobSpec, clock: Clock) -> RecordedJob:
 def execution_so_far(
     worker: ConnectedWorker, progress: AssignmentProgress, now: float
 ) -> RecordedExecution:
-    """Return the execution of an assignment as of `now`."""
     assignment = progress.assignment
     return RecordedExecution(
         worker_id=worker.id,
@@ -81,7 +78,6 @@ def execution_so_far(
 
 
 def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
-    """Record the metrics of an ended job."""
     status = tracker.snapshot()
     engine = metrics.engines[status.spec.engine_version]
     engine.labelled += status.labelled
@@ -260,7 +256,6 @@ class SubmittedJob(JobHandler):
     # --- the dispatcher's calls -----------------------------------------------------------------
 
     def retries_alone(self, query: int) -> bool:
-        """Return whether the query runs alone next, so that the crash does not count."""
         return self.feed is not None and self.feed.retries_alone(query)
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
@@ -323,7 +318,6 @@ class SubmittedJob(JobHandler):
         self._record(queries, execution, results, free)
 
     def close_staged(self) -> None:
-        """Close its run in stages, if it has one."""
         if self.staged is not None:
             self.staged.close()
             self.staged = None

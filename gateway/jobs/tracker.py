@@ -59,7 +59,6 @@ class JobTracker:
 
     @property
     def record(self) -> RecordedJob:
-        """Latest record."""
         if self._executions_stale:
             # Merged on access: a job is recorded far more often than it is read.
             self._executions_stale = False
@@ -68,11 +67,9 @@ class JobTracker:
 
     @property
     def state(self) -> JobState:
-        """Latest state."""
         return self._record.state
 
     def snapshot(self) -> JobStatus:
-        """Return the status as of now."""
         now = self.clock.now()
         completes_at = None if self._record.state.ended else self._expected(self.id, now)
         status = self.record.status(
@@ -124,7 +121,6 @@ class JobTracker:
 
     @property
     def failures(self) -> int:
-        """Number of recorded queries whose input failed."""
         return self._executions.failures
 
     @contextmanager

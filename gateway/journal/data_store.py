@@ -98,12 +98,10 @@ class DataStore:
         self._tasks = TaskBag()
 
     async def load(self) -> None:
-        """Find the logs that are on disk."""
         for key, stored in (await asyncio.to_thread(self._scan)).items():
             self._set(key, stored)
 
     async def close(self) -> None:
-        """Close all logs."""
         await self._tasks.wait()
         for opened in list(self._open.values()):
             async with self._locked(opened.key):
@@ -111,15 +109,12 @@ class DataStore:
                     await asyncio.to_thread(_close, opened)
 
     def bytes_of(self, tenant: str) -> int:
-        """Return the bytes of a tenant."""
         return sum(self._used(tenant, kind).bytes for kind in _KINDS)
 
     def bytes_in(self, kind: Kind) -> int:
-        """Return the bytes of all logs of a kind."""
         return sum(usage.bytes for (_, each), usage in self._usage.items() if each == kind)
 
     def count(self, tenant: str, kind: Kind) -> int:
-        """Return the number of logs of a kind that a tenant has."""
         return self._used(tenant, kind).logs
 
     @property
@@ -128,7 +123,6 @@ class DataStore:
         return sum(usage.bytes for usage in self._usage.values())
 
     def stored(self) -> dict[DataKey, Stored]:
-        """Return all logs."""
         return dict(self._stored)
 
     def __contains__(self, key: DataKey) -> bool:
@@ -327,7 +321,6 @@ class ResultLog:
             self._outcomes[index] = _FAILED if result.error else _ANSWERED
 
     def sync(self) -> None:
-        """Make the results durable."""
         self.log.sync()
 
     def failures(self, first: int, stop: int) -> int:

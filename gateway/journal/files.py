@@ -46,7 +46,6 @@ def lock(directory: Path) -> int:
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether a gateway runs on a state directory."""
     used = [path for path in (directory / LOCK, directory / CLUSTER) if path.exists()]
     if not used:
         raise NotFound(
@@ -86,7 +85,6 @@ def check_leads(directory: Path) -> None:
 
 
 def is_empty(path: Path) -> bool:
-    """Return whether a file is missing or has no content."""
     return not path.exists() or path.stat().st_size == 0
 
 

@@ -185,7 +185,6 @@ class Journal:
         return self._enqueue(record, writes=True, results=_Results(sink, results))
 
     def record_end(self, record: RecordedJob) -> asyncio.Future[None]:
-        """Record the end of the job."""
         self._ended += 1
         if self._ended % _PURGE_EVERY == 0:
             self._purge(self._kept_jobs)

@@ -51,7 +51,6 @@ def confirm(connection: Connection) -> None:
 
 
 def documents(connection: Connection) -> dict[str, str]:
-    """Return all documents by name."""
     return dict(connection.execute("SELECT name, content FROM documents").fetchall())
 
 
@@ -154,7 +153,6 @@ class Accept:
 
 
 def record_dispatch(connection: Connection, record: RecordedJob) -> None:
-    """Record the first dispatch and the estimate."""
     connection.execute(
         "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
         (
@@ -234,7 +232,6 @@ def add_engines(connection: Connection, engines: Collection[EngineName]) -> None
 
 
 def remove_engines(connection: Connection, engines: Collection[EngineName]) -> None:
-    """Delete engine names."""
     _of_each(connection, "DELETE FROM engines WHERE name = ?", engines)
 
 
@@ -249,17 +246,14 @@ def _of_each(connection: Connection, statement: str, engines: Collection[EngineN
 
 
 def forgotten_engines(connection: Connection) -> frozenset[EngineName]:
-    """Return the names of the forgotten engines."""
     return _names(connection, "SELECT name FROM forgotten_engines")
 
 
 def engines(connection: Connection) -> frozenset[EngineName]:
-    """Return all engine names."""
     return _names(connection, "SELECT name FROM engines")
 
 
 def set_unloaded(connection: Connection, engine: EngineName, *, unloaded: bool) -> None:
-    """Set whether an engine is unloaded."""
     connection.execute(
         "INSERT INTO engines (name, unloaded) VALUES (?, ?) "
         "ON CONFLICT (name) DO UPDATE SET unloaded = excluded.unloaded",
@@ -268,7 +262,6 @@ def set_unloaded(connection: Connection, engine: EngineName, *, unloaded: bool) 
 
 
 def unloaded_engines(connection: Connection) -> frozenset[EngineName]:
-    """Return the names of the unloaded engines."""
     return _names(connection, "SELECT name FROM engines WHERE unloaded = 1")
 
 
@@ -289,7 +282,6 @@ def set_description(
 
 
 def descriptions(connection: Connection) -> dict[EngineName, CommittedDescription]:
-    """Return the committed descriptions by engine."""
     rows: list[Row] = connection.execute(
         "SELECT name, description FROM engines WHERE description <> ''"
     ).fetchall()

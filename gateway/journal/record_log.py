@@ -142,7 +142,6 @@ class RecordLog:
             raise
 
     def sync(self) -> None:
-        """Make all records durable."""
         if self._durable < len(self._positions):
             self._open_data()
             os.fdatasync(self._data)

@@ -136,7 +136,6 @@ def read_version(connection: apsw.Connection) -> int:
 
 
 def create(connection: apsw.Connection) -> None:
-    """Create the tables in an empty database."""
     with connection:
         if read_version(connection):
             return
@@ -148,7 +147,6 @@ def create(connection: apsw.Connection) -> None:
 
 
 def read_counters(connection: apsw.Connection) -> Counters:
-    """Return the counters of a journal."""
     row = connection.execute("SELECT epoch, commits FROM gateway").fetchone()
     if row is None:
         raise WrongVersion("it has no epoch")

@@ -46,7 +46,6 @@ class StateDocuments:
         self._profiles: dict[str, str] | None = None
 
     def read(self) -> dict[str, str]:
-        """Return the documents by name."""
         if self._profiles is None or self._dictionary.changed_by_others():
             self._profiles = {_name(entry): _text(entry) for entry in self._dictionary.load()}
         return self._profiles | {
@@ -72,7 +71,6 @@ class StateDocuments:
         self._profiles = None
 
     def close(self) -> None:
-        """Close the dictionary."""
         self._dictionary.close()
 
 

@@ -229,7 +229,6 @@ class SqliteStore:
             self._resources = stack.pop_all()
 
     def execute(self, operations: Sequence[Operation]) -> list[object]:
-        """Execute operations in one transaction; see `Store`."""
         outcomes: list[object] = []
         self.connection.execute("BEGIN IMMEDIATE")
         unchanged = self.connection.total_changes()
@@ -248,13 +247,11 @@ class SqliteStore:
         return outcomes
 
     def roll_back(self) -> None:
-        """End a transaction that failed."""
         with suppress(apsw.Error):
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
 
     def is_full(self, error: Exception) -> bool:
-        """Return whether a transaction failed for lack of space, and can be repeated later."""
         return is_disk_full(error, self.connection)
 
     def has_room(self) -> bool:
@@ -262,5 +259,4 @@ class SqliteStore:
         return True
 
     def close(self) -> None:
-        """Close the database."""
         self._resources.close()

@@ -92,7 +92,6 @@ class Histogram:
         self._exemplars: dict[int, Exemplar] = {}
 
     def observe(self, seconds: float) -> None:
-        """Record a duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._total += seconds
 
@@ -102,7 +101,6 @@ class Histogram:
         self._exemplars[bucket] = Exemplar(seconds, trace_id, unix)
 
     def read(self) -> HistogramSnapshot:
-        """Return a snapshot."""
         return HistogramSnapshot(
             self._buckets, self._counts.copy(), self._total, self._exemplars.copy()
         )
@@ -116,7 +114,6 @@ class Duration:
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count an event."""
         self.count += 1
         self.seconds += seconds
 
@@ -193,7 +190,6 @@ class EngineStatistics:
 
 
 def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
-    """Return the outcome of a request."""
     match error:
         case None:
             return _LATE if late else _OK
@@ -210,7 +206,6 @@ def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
 
 
 def job_outcome(state: JobState, *, late: bool = False) -> str:
-    """Return the outcome of a job that ended in `state`."""
     if state is JobState.SUCCEEDED:
         return _LATE if late else _OK
     return state.name.lower()
@@ -231,7 +226,6 @@ class WorkMetrics:
         self.excess = Histogram(buckets)
 
     def count(self, outcome: str) -> None:
-        """Count an ended request or job."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
     def observe_run(self, estimated_s: float | None, actual_s: float) -> None:
@@ -254,7 +248,6 @@ class VariantMetrics:
         self.statistics = EngineStatistics()
 
     def record(self, completed: CompletedQueries) -> None:
-        """Count newly completed queries."""
         self.queries += completed.queries
         self.statistics.record_compute(
             completed.queries, completed.compute_s, completed.at, completed.batch
@@ -279,7 +272,6 @@ class EngineMetrics:
         self.floor_violations = 0
 
     def record(self, completed: CompletedQueries) -> None:
-        """Count newly completed queries."""
         self.queries += completed.queries
         self.statistics.record_compute(
             completed.queries, completed.compute_s, completed.at, completed.batch
@@ -346,12 +338,10 @@ class TenantCounts:
         self.by_label: dict[str, TenantState] = {}
 
     def count_request(self, tenant: str, outcome: str) -> None:
-        """Count an ended request; an empty tenant is the default one."""
         counts = self._of(tenant).requests
         counts[outcome] = counts.get(outcome, 0) + 1
 
     def count_job(self, tenant: str, outcome: str) -> None:
-        """Count an ended job; an empty tenant is the default one."""
         counts = self._of(tenant).jobs
         counts[outcome] = counts.get(outcome, 0) + 1
 

@@ -88,14 +88,12 @@ def counter(
 
 
 def gauge(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> MetricFamily:
-    """Return a gauge family."""
     return MetricFamily(GaugeMetricFamily, name, text, labels, read)
 
 
 def histogram(
     name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str
 ) -> MetricFamily:
-    """Return a histogram family; its values are distributions."""
     return MetricFamily(HistogramMetricFamily, name, text, labels, read)
 
 
@@ -107,7 +105,6 @@ class FamilyCollector(Collector):
         self._snapshot: list[tuple[MetricFamily, list[Series]]] = []
 
     def add(self, *families: MetricFamily) -> None:
-        """Add families."""
         self._families.extend(families)
 
     def snapshot(self) -> None:
@@ -154,7 +151,6 @@ class Metrics:
         )
 
     def add(self, *families: MetricFamily) -> None:
-        """Add metric families."""
         self._families.add(*families)
 
     def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -192,8 +188,6 @@ _HISTOGRAMS: Final = {
 
 
 def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[MetricFamily]:
-    """Yield the families of all engines."""
-
     def each(value: Callable[[EngineMetrics], float]) -> Callable[[], Iterator[Series]]:
         return lambda: (([name], value(engine)) for name, engine in engines.items())
 
@@ -265,8 +259,6 @@ def _work_families(
 
 
 def tenant_families(tenants: TenantCounts) -> Iterator[MetricFamily]:
-    """Yield the families of requests and jobs per tenant."""
-
     def each(counts: Callable[[TenantState], dict[str, int]]) -> Callable[[], Iterator[Series]]:
         return lambda: (
             ([tenant, outcome], count)

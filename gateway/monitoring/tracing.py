@@ -119,7 +119,6 @@ class Tracing:
         error: SynergaiError | None = None,
         kind: str = "INTERNAL",
     ) -> Span:
-        """Record a span between two instants."""
         begin_ns, end_ns = (round(1e9 * self._clock.to_unix(each)) for each in times)
         span = self._tracer.start_span(
             name,
@@ -139,7 +138,6 @@ class Tracing:
         return self._api.set_span_in_context(span)
 
     def now(self) -> float:
-        """Return the current instant."""
         return self._clock.now()
 
 
@@ -152,7 +150,6 @@ class Trace:
         self._tracing, self._context = tracing, context
 
     def refuse(self, engine: str, request_id: str, error: SynergaiError) -> None:
-        """Record a request that was refused."""
         now = self._tracing.now()
         attributes = {
             "synergai.engine": engine[:_MAX_NAME],
@@ -203,7 +200,6 @@ class _Rarely(logging.Filter):
         self._next_at = 0.0
 
     def filter(self, _record: logging.LogRecord) -> bool:
-        """Return whether a message is logged."""
         now = time.monotonic()
         if now < self._next_at:
             return False

@@ -35,17 +35,14 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def log_level(self) -> LogLevel:
-        """Lowest severity that is logged."""
         return self.gateway.log_level
 
     @property
     def probes(self) -> str | None:
-        """Address for the probes of Kubernetes."""
         return self.gateway.probes
 
     @property
     def agent(self) -> AgentSettings:
-        """Settings of the worker's agent."""
         return AgentSettings(
             gateway="",
             worker=self.worker,

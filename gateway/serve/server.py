@@ -53,7 +53,6 @@ class LocalHub:
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[LocalConnection, None]:
-        """Open a control stream."""
         gateway = await asyncio.shield(self._gateway)
         connection = LocalConnection(
             gateway.app.agents.hub, gateway.app.agents.work_streams, on_joined=self.joined.set
@@ -84,20 +83,17 @@ class LocalConnection:
         """Do nothing: the gateway admits the agent of its own process."""
 
     async def read(self) -> hub_pb2.GatewayControl:
-        """Return the next control message."""
         try:
             return await anext(self.responses)
         except StopAsyncIteration:
             raise Unavailable("the gateway closed the connection") from None
 
     async def write(self, data: bytes) -> None:
-        """Send a control message."""
         await self._requests.put(hub_pb2.AgentControl.FromString(data))
 
     async def open_work(
         self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkPipe:
-        """Open a pipe for work."""
         agent_end, gateway_end = open_pipe()
         agent_end.listen(decode_orders, on_orders)
         self._work_streams.serve(registered.session, gateway_end)
@@ -188,15 +184,12 @@ class LocalServer:
 
     @property
     def ready(self) -> bool:
-        """Whether the gateway serves."""
         return self._gateway.ready
 
     def stop(self) -> None:
-        """Start to shut down; idempotent."""
         self._gateway.stop()
 
     async def wait_stopped(self) -> None:
-        """Wait for `stop` and the end of the gateway."""
         await self._gateway.wait_stopped()
 
 

@@ -45,13 +45,11 @@ JSON = "application/json"
 def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a response with a JSON body."""
     # Exactly this media type: KServe's client reads error messages of no other.
     return Response(msgspec.json.encode(content), status, headers, media_type=JSON)
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with an error message."""
     return json_response({"error": encodable(message[:MAX_DETAILS])}, status, headers)
 
 
@@ -90,7 +88,6 @@ class HttpApp:
         self._stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         task = _current_task()
         started = False
 
@@ -239,12 +236,10 @@ class _Server(uvicorn.Server):
         self.ready = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
         await super().startup(sockets)
         self.ready.set()
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # wider than uvicorn's generator
-        """Leave the signals alone."""
         return nullcontext()
 
 
@@ -260,7 +255,6 @@ class HttpServer:
         self._tasks = TaskBag()
 
     async def start(self, address: str) -> str:
-        """Listen on ``host:port`` and return the bound address."""
         host, _, _ = address.rpartition(":")
         sockets = await asyncio.to_thread(bind, address, _BACKLOG)
         for each in sockets:
@@ -295,7 +289,6 @@ class HttpServer:
         return f"{host}:{sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """End outstanding requests and stop listening."""
         self._app.stop()
         if self._server is not None:
             self._server.should_exit = True

@@ -101,7 +101,6 @@ class _Room:
         self._bytes = 0
 
     def reserve(self, count: int) -> None:
-        """Reserve room for `count` bytes more."""
         bodies = self._bodies
         if self._bytes + count > bodies.max_bytes:
             raise too_large(bodies.max_bytes)
@@ -120,7 +119,6 @@ class _Room:
 
 
 def too_large(max_bytes: int) -> HTTPException:
-    """Return the error for a body of more than `max_bytes`."""
     return HTTPException(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the body is larger than {max_bytes:,} bytes, the limit (--max-message-bytes)",

@@ -92,7 +92,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._unfinished: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Accept or refuse a connection."""
         super().connection_made(cast("asyncio.Transport", _Transport(self, transport)))
         self._accepted = transport
         self._peer = SocketPeer(transport)
@@ -139,7 +138,6 @@ class LimitedConnection(HttpToolsProtocol):
 
     @property
     def host(self) -> str:
-        """Address of the client's machine."""
         return self.client[0] if self.client else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -156,7 +154,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data."""
         if self._refusal is not None or self.lingers:
             return
         self._message_ended = False
@@ -178,7 +175,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
@@ -200,7 +196,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._unfinished.append(self.cycle)
 
     def on_message_complete(self) -> None:
-        """Note that a message ended."""
         super().on_message_complete()
         self._in_body = False
         self._message_ended = True
@@ -233,7 +228,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._watch_sending()
 
     def resume_writing(self) -> None:
-        """Continue to send."""
         self._stop_watching()
         self._unread.remove(self._unread.bytes)
         super().resume_writing()

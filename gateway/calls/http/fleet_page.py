@@ -65,7 +65,6 @@ class FleetFeed:
         self._published = asyncio.Event()
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Yield messages to one viewer."""
         with self._counted() as place:
             position = -1
             while True:

@@ -98,16 +98,13 @@ class RestCalls:
         ]
 
     async def server_live(self, _request: Request) -> Response:
-        """Report that the process is running."""
         return json_response({"live": True})
 
     async def server_ready(self, _request: Request) -> Response:
-        """Report whether requests are accepted."""
         ready = self._engines.is_ready()
         return json_response({"ready": ready}, 200 if ready else 503)
 
     async def server_metadata(self, _request: Request) -> Response:
-        """Return name, version and extensions."""
         return json_response(message_to_json(self._engines.metadata))
 
     async def model_ready(self, request: Request) -> Response:
@@ -117,23 +114,19 @@ class RestCalls:
         return json_response({"name": name, "ready": True})
 
     async def model_metadata(self, request: Request) -> Response:
-        """Return an engine's inputs and outputs."""
         name, version = _name_and_version(request)
         metadata = await self._engines.model_metadata(name, version, _timeout_s(request))
         return json_response(message_to_json(metadata))
 
     async def model_config(self, request: Request) -> Response:
-        """Return an engine's configuration in Triton's format."""
         config = self._engines.model_config(*_name_and_version(request))
         return json_response(message_to_json(config))
 
     async def model_statistics(self, request: Request) -> Response:
-        """Return the statistics of one engine, or of all in service."""
         found = self._engines.statistics(*_name_and_version(request))
         return json_response(message_to_json(found))
 
     async def infer(self, request: Request) -> Response:
-        """Run one request."""
         begun_at = asyncio.get_running_loop().time()
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))
@@ -155,14 +148,12 @@ class RestCalls:
         )
 
     async def repository_index(self, request: Request) -> Response:
-        """Return every known engine, or those in service, with its state."""
         async with self._bodies.receive(request) as body:
             asked = decode_json(_index_decoder, body or b"{}", "a request for the index")
         index = self._engines.index(only_ready=bool(asked.ready))
         return json_response([message_to_json(model) for model in index.models])
 
     async def load(self, request: Request) -> Response:
-        """Load an engine and put it in service."""
         timeout_s = _timeout_s(request)
         parameters = await self._control_parameters(request)
         async with cancelled_on_disconnect(request):
@@ -170,7 +161,6 @@ class RestCalls:
         return json_response({})
 
     async def unload(self, request: Request) -> Response:
-        """Take an engine out of service, and unload it once idle."""
         parameters = await self._control_parameters(request)
         await self._engines.unload(request.path_params["name"], parameters)
         return json_response({})

@@ -30,7 +30,6 @@ class HeldRequest:
         self.result = result
 
     def abandon(self) -> None:
-        """Cancel the request, because its client is gone or has cancelled it."""
         self.result.cancel()
 
 
@@ -57,7 +56,6 @@ class HeldRequests:
 
     @property
     def count(self) -> int:
-        """Number of requests that are held."""
         return len(self._waiting)
 
     def close(self) -> None:

@@ -111,11 +111,9 @@ class Request(JobHandler):
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[Buffer]:
-        """Return the request as the job's only query."""
         return (self.data,)
 
     def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
-        """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now
             self.metrics.requests.queue.observe(now - self.job.arrival)
@@ -332,7 +330,6 @@ class Inference:
         )
 
     def new_id(self) -> JobId:
-        """Return the id of a new request."""
         self._count += 1
         return JobId(f"{self._prefix}{self._count:x}")
 

@@ -95,7 +95,6 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
 
 
 def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
-    """Return a stream's window from its call metadata."""
     for key, value in metadata:
         if key == WINDOW_METADATA:
             if _WINDOW.fullmatch(str(value)) is None:
@@ -105,14 +104,12 @@ def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
 
 
 def bool_parameter(parameter: InferParameter, name: str) -> bool:
-    """Return the value of a boolean parameter."""
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidInput(f"the parameter {name!r} must be a boolean")
     return parameter.bool_param
 
 
 def int_parameter(parameter: InferParameter, name: str) -> int:
-    """Return the value of a nonnegative integer parameter."""
     match parameter.WhichOneof("parameter_choice"):
         case "int64_param":
             number = parameter.int64_param

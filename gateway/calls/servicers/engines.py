@@ -49,7 +49,6 @@ _IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
 
 
 def server_metadata() -> inference_pb2.ServerMetadataResponse:
-    """Return name, version and extensions of the server."""
     return inference_pb2.ServerMetadataResponse(
         name="synergai", version=package_version("synergai"), extensions=_EXTENSIONS
     )
@@ -100,7 +99,6 @@ class EngineCalls:
         return engine_metadata(self.find_engine(name, version), self.versions_of(name))
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig:
-        """Return an engine's configuration in Triton's format."""
         return engine_config(self.find_engine(name, version))
 
     def statistics(self, name: str, version: str) -> statistics_pb2.ModelStatisticsResponse:
@@ -205,7 +203,6 @@ def _check_control_parameters(parameters: Iterable[str]) -> None:
 
 
 def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.ModelMetadataResponse:
-    """Convert an engine to the protocol's metadata."""
     # Clients of the protocol do not learn otherwise which version the tensors are of.
     described = {"version": engine.version} if len(versions) > 1 else {}
     return inference_pb2.ModelMetadataResponse(
@@ -294,7 +291,6 @@ def _data_type(datatype: str) -> model_config_pb2.DataType.ValueType:
 def engine_statistics(
     engine: Engine, statistics: EngineStatistics, clock: Clock
 ) -> statistics_pb2.ModelStatistics:
-    """Convert `statistics` to Triton's ``ModelStatistics``."""
     last = statistics.last_query_at
     infer, queries = _message(statistics.compute), statistics.compute.count
     executions = statistics.executions()

@@ -71,7 +71,6 @@ class FleetServicer:
         self._deployments = deployments
 
     def handler(self) -> rpc.Service:
-        """Return the handler to add to a server."""
         return rpc.Service(
             "synergai.v1.Fleet",
             {
@@ -108,7 +107,6 @@ class FleetServicer:
     async def explain(
         self, request: fleet_pb2.ExplainRequest, _context: ServerCall
     ) -> fleet_pb2.Explanation:
-        """Explain where the time of a request or job went."""
         found = explain(
             current_caller(), self._core, self._deployments(), request.id, self._clock.now()
         )
@@ -245,14 +243,12 @@ class PolicyCalls:
     async def get_version_policy(
         self, request: fleet_pb2.GetVersionPolicyRequest, _context: ServerCall
     ) -> fleet_pb2.VersionPolicy:
-        """Return the version policy of an engine, and figures of its versions."""
         current_caller().check(Role.OBSERVE, engine=request.engine)
         return self._policy(validate_name(request.engine, "engine name"))
 
     async def set_version_policy(
         self, request: fleet_pb2.SetVersionPolicyRequest, _context: ServerCall
     ) -> fleet_pb2.VersionPolicy:
-        """Change the version policy of an engine."""
         current_caller().check(Role.OPERATE, engine=request.engine)
         name = validate_name(request.engine, "engine name")
         match request.WhichOneof("change"):

@@ -43,7 +43,6 @@ class HealthServicer:
         self._watchers = 0
 
     def handler(self) -> rpc.Service:
-        """Return the handler to add to a server."""
         return rpc.Service(
             "grpc.health.v1.Health",
             {
@@ -77,7 +76,6 @@ class HealthServicer:
     async def check(
         self, request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> health_pb2.HealthCheckResponse:
-        """Return the current status."""
         status = self.status(request.service)
         if status == _SERVICE_UNKNOWN:
             raise NotFound(f"there is no engine {request.service!r}")
@@ -86,7 +84,6 @@ class HealthServicer:
     async def watch(
         self, request: health_pb2.HealthCheckRequest, _context: ServerCall
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
-        """Yield the current status, and again at every change."""
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(f"{MAX_WATCHERS:,} streams watch the health, the limit; try later")
         self._watchers += 1

@@ -149,7 +149,6 @@ class InferenceServicer:
         self._reading = TaskBag()
 
     def handler(self) -> rpc.Service:
-        """Return the handler to add to a server."""
         read = RequestDecoder().parse
         return rpc.Service(
             "inference.GRPCInferenceService",
@@ -182,13 +181,11 @@ class InferenceServicer:
     async def server_live(
         self, _request: oip.ServerLiveRequest, _context: ServerCall
     ) -> oip.ServerLiveResponse:
-        """Report that the process is running."""
         return oip.ServerLiveResponse(live=True)
 
     async def server_ready(
         self, _request: oip.ServerReadyRequest, _context: ServerCall
     ) -> oip.ServerReadyResponse:
-        """Report whether requests are accepted."""
         return oip.ServerReadyResponse(ready=self._engines.is_ready())
 
     async def model_ready(
@@ -206,39 +203,33 @@ class InferenceServicer:
     async def server_metadata(
         self, _request: oip.ServerMetadataRequest, _context: ServerCall
     ) -> oip.ServerMetadataResponse:
-        """Return name, version and extensions."""
         return self._engines.metadata
 
     async def model_metadata(
         self, request: oip.ModelMetadataRequest, context: ServerCall
     ) -> oip.ModelMetadataResponse:
-        """Return an engine's inputs and outputs."""
         budget_s = context.time_remaining()
         return await self._engines.model_metadata(request.name, request.version, budget_s)
 
     async def config(
         self, request: model_config_pb2.ModelConfigRequest, _context: ServerCall
     ) -> model_config_pb2.ModelConfigResponse:
-        """Return an engine's configuration in Triton's format."""
         config = self._engines.model_config(request.name, request.version)
         return model_config_pb2.ModelConfigResponse(config=config)
 
     async def statistics(
         self, request: statistics_pb2.ModelStatisticsRequest, _context: ServerCall
     ) -> statistics_pb2.ModelStatisticsResponse:
-        """Return the statistics of one engine, or of all in service."""
         return self._engines.statistics(request.name, request.version)
 
     async def index(
         self, request: repository_pb2.RepositoryIndexRequest, _context: ServerCall
     ) -> repository_pb2.RepositoryIndexResponse:
-        """Return every known engine with its state."""
         return self._engines.index(only_ready=request.ready)
 
     async def load(
         self, request: repository_pb2.RepositoryModelLoadRequest, context: ServerCall
     ) -> repository_pb2.RepositoryModelLoadResponse:
-        """Load an engine and put it in service."""
         name = request.model_name or request.repository_name  # Triton's field, KServe's
         await self._engines.load(name, request.parameters, context.time_remaining())
         return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
@@ -246,7 +237,6 @@ class InferenceServicer:
     async def unload(
         self, request: repository_pb2.RepositoryModelUnloadRequest, _context: ServerCall
     ) -> repository_pb2.RepositoryModelUnloadResponse:
-        """Take an engine out of service, and unload it once idle."""
         name = request.model_name or request.repository_name
         await self._engines.unload(name, request.parameters)
         return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)

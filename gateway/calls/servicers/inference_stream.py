@@ -193,7 +193,6 @@ class InferenceStream:
         return self._sending.pop() if self._sending else None
 
     def on_sent(self, response: bytes) -> None:
-        """Free the room of a response that was sent."""
         self._unread.remove(len(response))
         self._in_flight -= 1
         self._unread_bytes -= len(response)

@@ -125,7 +125,6 @@ class JobsServicer:
         self._listing = asyncio.Lock()
 
     def handler(self) -> rpc.Service:
-        """Return the handler to add to a server."""
         return rpc.Service(
             "synergai.v1.Jobs",
             {
@@ -140,7 +139,6 @@ class JobsServicer:
         )
 
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: ServerCall) -> jobs_pb2.Job:
-        """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
         inputs_digest = request.inputs_digest if request.HasField("inputs_digest") else None
         status = await self._jobs.submit(
@@ -151,19 +149,16 @@ class JobsServicer:
     async def watch(
         self, request: jobs_pb2.WatchRequest, _context: ServerCall
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
-        """Yield a job's status now, and again as it changes."""
         async with aclosing(self._jobs.watch(current_caller(), request.job_id)) as statuses:
             async for status in statuses:
                 yield job_status_to_proto(status)
 
     async def get(self, request: jobs_pb2.GetRequest, _context: ServerCall) -> jobs_pb2.Job:
-        """Return a job's current status."""
         return job_status_to_proto(await self._jobs.get(current_caller(), request.job_id))
 
     async def list(
         self, request: jobs_pb2.ListRequest, _context: ServerCall
     ) -> jobs_pb2.ListResponse:
-        """Return the newest jobs, of given states if any are named."""
         try:
             states = [JobState(state) for state in request.states]
         except ValueError:
@@ -180,7 +175,6 @@ class JobsServicer:
     async def upload(
         self, messages: AsyncIterator[bytes], _context: ServerCall
     ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
-        """Store the inputs of a job."""
         caller = current_caller()
         receipts = self._uploads.upload(caller.tenant, messages, lambda: caller.check(Role.SUBMIT))
         async with aclosing(receipts) as stored:
@@ -190,7 +184,6 @@ class JobsServicer:
     async def results(
         self, request: jobs_pb2.ResultsRequest, context: ServerCall
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the results of a job over its own inputs, in batches."""
         unread = self._unread.open(await self._calls.ending(context))
         batches = self._results.read(
             current_caller(), request.job_id, request.cursor, follow=request.follow

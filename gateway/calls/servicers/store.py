@@ -28,7 +28,6 @@ class StoreServicer:
         self._pacer = pacer
 
     def handler(self) -> rpc.Service:
-        """Return the handler to add to a server."""
         return rpc.Service(
             "synergai.v1.Store",
             {
@@ -82,7 +81,6 @@ class StoreServicer:
     async def publish(
         self, request: store_pb2.PublishRequest, _context: ServerCall
     ) -> store_pb2.StoredEngine:
-        """Make an uploaded version visible."""
         caller = current_caller()
         caller.check(Role.OPERATE, engine=request.engine)
         stored = await self._store.publish(
@@ -93,7 +91,6 @@ class StoreServicer:
     async def place(
         self, request: store_pb2.PlaceRequest, _context: ServerCall
     ) -> store_pb2.StoredEngine:
-        """Change which workers fetch a version."""
         caller = current_caller()
         caller.check(Role.OPERATE, engine=request.engine)
         stored = self._store.get(request.engine, request.version)

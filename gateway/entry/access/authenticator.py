@@ -87,7 +87,6 @@ class Clients:
             caller.revoke(f"the credentials of {caller.name!r} have been revoked; get new ones")
 
     def find(self, key: str) -> Caller | None:
-        """Return the caller with a credential; None if it is unknown."""
         return self._callers.get(key)
 
 
@@ -112,7 +111,6 @@ class Authenticator:
     async def authenticate(
         self, authorization: Sequence[str], certificate: PeerCertificate | None
     ) -> Caller:
-        """Return the caller of a call."""
         try:
             if authorization:
                 caller = await self._of_token(_bearer_token(authorization))

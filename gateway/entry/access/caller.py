@@ -66,7 +66,6 @@ class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenants: tuple[str, ...] = ()
 
     def is_for(self, name: str, groups: frozenset[str]) -> bool:
-        """Return whether the row is for a caller of this name and these groups."""
         if name == ANONYMOUS:
             return ANONYMOUS in self.to
         return any(
@@ -95,7 +94,6 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matches_any(patterns: tuple[str, ...], name: str) -> bool:
-    """Return whether `name` matches one of the patterns."""
     return any(matches(pattern, name) for pattern in patterns)
 
 
@@ -192,7 +190,6 @@ class Caller:
         )
 
     def check_valid(self) -> None:
-        """Check that the credentials are still valid."""
         if self._revoked:
             raise Unauthenticated(self._revoked)
         if self.expires_at is not None and time.time() >= self.expires_at:
@@ -227,7 +224,6 @@ class Caller:
         return tenant
 
     def check_priority(self, priority: int) -> None:
-        """Check the priority of a request or job."""
         if priority > self.max_priority:
             raise PermissionDenied(
                 f"priority {priority} exceeds the limit of {self.name!r}, which is "
@@ -243,7 +239,6 @@ class _Unrestricted(Caller):
     """A caller that may do everything, without a look into the table."""
 
     def may(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
-        """Return True."""
         del engine, tenant
         return True
 
@@ -272,7 +267,6 @@ READERS: Final = (Role.INFER, Role.SUBMIT, Role.OBSERVE)
 
 
 def is_visible(caller: Caller, engine: str) -> bool:
-    """Return whether a caller may see an engine."""
     return caller.may(*READERS, engine=engine)
 
 
@@ -285,7 +279,6 @@ def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[Engin
 
 
 def in_tenant(caller: Caller, spec: JobSpec) -> JobSpec:
-    """Return a submitted specification with its tenant."""
     tenant = caller.tenant_of(spec.tenant, Role.SUBMIT, engine=spec.engine)
     return spec if tenant == spec.tenant else replace(spec, tenant=tenant)
 
@@ -296,14 +289,12 @@ def may_see(caller: Caller, engine: str, tenant: str) -> bool:
 
 
 def check_visible(caller: Caller, status: JobStatus) -> None:
-    """Check that a caller may follow a job."""
     caller.check_valid()
     if not may_see(caller, status.spec.engine, status.spec.tenant):
         raise JobNotFound(status.id)
 
 
 def check_cancel(caller: Caller, status: JobStatus) -> None:
-    """Check that a caller may cancel a job."""
     spec = status.spec
     if not caller.may(Role.SUBMIT, Role.OPERATE, engine=spec.engine, tenant=spec.tenant):
         check_visible(caller, status)

@@ -75,7 +75,6 @@ class JwtTokens:
         self._claims: WeakKeyDictionary[Caller, _Claims] = WeakKeyDictionary()
 
     async def close(self) -> None:
-        """Stop refreshing keys."""
         await asyncio.gather(*(keys.close() for keys in self._keys.values()), self._closing.wait())
 
     def apply(self, table: AccessTable) -> None:
@@ -199,7 +198,6 @@ class KeySet:
         self._tasks.start(self._refresh())
 
     async def close(self) -> None:
-        """Stop refreshing."""
         await self._tasks.close()
 
     async def find(self, key_id: str) -> dict[str, Any]:

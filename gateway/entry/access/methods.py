@@ -25,7 +25,6 @@ class Permission(Struct, frozen=True):
     public: bool = False
 
     def check(self, caller: Caller) -> None:
-        """Check that a caller may make the call."""
         if self.public:
             return
         if self.roles:

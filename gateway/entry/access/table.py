@@ -128,7 +128,6 @@ class AllowedWorkers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
     def covers(self, worker_id: str, worker_class: str) -> bool:
-        """Return whether the row is for a worker of this id and class."""
         return matches(self.id, worker_id) and matches(self.worker_class, worker_class)
 
     def certificate_name(self, worker_id: str, worker_class: str) -> str:
@@ -159,16 +158,13 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         _check_unique("two [[jwt]] have the issuer", [jwt.issuer for jwt in self.jwt])
 
     def grants_of(self, name: str, groups: frozenset[str] = frozenset()) -> tuple[Grant, ...]:
-        """Return the grants of a caller."""
         return tuple(grant for grant in self.grants if grant.is_for(name, groups))
 
     def quota_of(self, tenant: str) -> Quota:
-        """Return the quota of a tenant."""
         return self.tenants.get(tenant) or self.tenants.get("default") or _NO_QUOTA
 
 
 def read_access_table(path: Path) -> AccessTable:
-    """Read an access table."""
     return read_toml(path, AccessTable, f"access table {path}")
 
 
@@ -199,7 +195,6 @@ class WatchedFile(Generic[T]):
         listener(self.content)
 
     async def watch(self) -> None:
-        """Look at the file regularly, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.look()

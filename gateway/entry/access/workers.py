@@ -162,7 +162,6 @@ class EnrolmentStore:
 
 
 def sha256(text: str) -> bytes:
-    """Return the SHA-256 of a token or secret."""
     return hashlib.sha256(text.encode()).digest()
 
 

@@ -58,7 +58,6 @@ class LocalFiles:
         self.root = root
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder by name."""
         return dict(self._sizes(self.root / folder))
 
     def _sizes(self, folder: Path) -> Iterator[tuple[str, int]]:
@@ -71,13 +70,11 @@ class LocalFiles:
                     yield path.relative_to(self.root).as_posix(), path.stat().st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return part of a file."""
         with (self.root / name).open("rb") as file:
             file.seek(offset)
             return file.read(-1 if size is None else size)
 
     def write(self, name: str, data: bytes) -> None:
-        """Create or replace a small file."""
         new = self._new(name)
         try:
             with new.open("xb") as file:
@@ -133,7 +130,6 @@ class FsspecFiles:
         self._url = url
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder by name."""
         with self._reached():
             self._fs.invalidate_cache()
             try:
@@ -147,14 +143,12 @@ class FsspecFiles:
         }
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Return part of a file."""
         end = None if size is None else offset + size
         with self._reached():
             data: Any = self._fs.cat_file(self._path(name), start=offset, end=end)
         return bytes(data)
 
     def write(self, name: str, data: bytes) -> None:
-        """Create or replace a small file."""
         with self._reached():
             new = self._new(name)
             self._fs.pipe_file(new, data)
@@ -169,7 +163,6 @@ class FsspecFiles:
         file.unlink()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
         with suppress(FileNotFoundError), self._reached():
             self._fs.rm_file(self._path(name))
 
@@ -211,7 +204,6 @@ class Threads:
         self._location = location
 
     async def run(self, operation: Callable[[], T]) -> T:
-        """Run an operation."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, operation)
@@ -225,5 +217,4 @@ class Threads:
             raise Unavailable(f"the store of engines cannot be used: {fault}") from error
 
     async def close(self) -> None:
-        """Wait for operations in progress."""
         await asyncio.to_thread(self._executor.shutdown)

@@ -111,7 +111,6 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> EngineName:
-        """Its name on workers."""
         return versioned(self.engine, str(self.version))
 
     @property
@@ -172,24 +171,19 @@ class Storage:
         self._files.write(name, msgspec.json.encode(record))
 
     def remove_record(self, engine: str, version: int) -> None:
-        """Remove the record of a version."""
         self._check_id()
         self._files.remove(_record_name(engine, version))
 
     def read(self, sha256: str, offset: int, size: int) -> bytes:
-        """Return part of a content."""
         return self._files.read(_content_name(sha256), offset, size)
 
     def write(self, sha256: str, data: bytes) -> None:
-        """Write a small content."""
         self._files.write(_content_name(sha256), data)
 
     def adopt(self, sha256: str, file: Path) -> None:
-        """Move a file of this machine into the storage as content."""
         self._files.adopt(_content_name(sha256), file)
 
     def remove(self, sha256: str) -> None:
-        """Remove a content."""
         self._files.remove(_content_name(sha256))
 
     def remember(self) -> None:

@@ -100,12 +100,10 @@ class EngineStore:
 
     @property
     def versions(self) -> Mapping[tuple[str, int], StoredVersion]:
-        """All versions by engine and version."""
         return self._versions
 
     @property
     def used_bytes(self) -> int:
-        """Size of the content, in bytes."""
         return sum(self._content.values())
 
     def follow(self, on_change: Callable[[], object]) -> None:
@@ -148,7 +146,6 @@ class EngineStore:
         return {stored.model_sha256, *stored.manifest.contents}
 
     def engines(self) -> list[EngineName]:
-        """Return the engines that the store has, with their versions."""
         return [versioned(engine, str(version)) for engine, version in self._versions]
 
     def versions_of(self, engine: str) -> Collection[int]:
@@ -305,7 +302,6 @@ class EngineStore:
     # --- reading ----------------------------------------------------------------------------
 
     def get(self, engine: str, version: int) -> StoredVersion:
-        """Return a version."""
         self._check_loaded()
         stored = self._versions.get((engine, version))
         if stored is None:
@@ -313,13 +309,11 @@ class EngineStore:
         return stored
 
     async def read(self, sha256: str, offset: int, size: int) -> bytes:
-        """Return part of a content."""
         if sha256 not in self._content:
             raise NotFound(f"the store has no content {sha256[:12]}…")
         return await self._call(partial(self._storage.read, sha256, offset, size))
 
     def content_size(self, sha256: str) -> int:
-        """Return the size of a content in bytes."""
         if sha256 not in self._content:
             raise NotFound(f"the store has no content {sha256[:12]}…")
         return self._content[sha256]

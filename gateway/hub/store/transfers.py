@@ -248,7 +248,6 @@ class Pacer:
         self._turn = asyncio.Lock()
 
     async def wait_turn(self, size: int) -> None:
-        """Wait until `size` bytes may be transferred."""
         while size > 0:
             part = min(size, _TURN_BYTES)
             size -= part

@@ -101,7 +101,6 @@ class LeaderCandidate:
             raise self._session.failure(error) from error
 
     def close(self) -> None:
-        """End the session."""
         self._session.close()
 
     def _begin_epoch(self) -> tuple[int, str]:

@@ -131,7 +131,6 @@ class DatabaseSession:
 
 
 def where(url: str) -> str:
-    """Return the place of a database for messages, without the user."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2] or "this machine's socket"
     return f"PostgreSQL at {host}{parts.path}"
@@ -154,7 +153,6 @@ def open_session(url: str, *, insecure: bool) -> DatabaseSession:
 
 
 def check_server(session: DatabaseSession) -> None:
-    """Check the server and the way to it."""
     place = where(session.url)
     began, current = session.process_ids
     if began != current:

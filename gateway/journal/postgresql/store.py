@@ -29,11 +29,9 @@ class FetchedRows(deque["Row"]):
     """Rows of a statement; fetching removes them."""
 
     def fetchone(self) -> Row | None:
-        """Return the next row; None if there is no further one."""
         return self.popleft() if self else None
 
     def fetchall(self) -> list[Row]:
-        """Return the rows that were not fetched yet."""
         rows = list(self)
         self.clear()
         return rows
@@ -54,7 +52,6 @@ class PipelinedConnection:
         self._savepoints = False
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> FetchedRows:
-        """Execute a statement with a question mark for each parameter."""
         if statement.startswith("SELECT"):
             self.flush()
             return FetchedRows(self._session.fetch(translated(statement), parameters))
@@ -62,7 +59,6 @@ class PipelinedConnection:
         return FetchedRows()
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
-        """Execute a statement once for each row of parameters."""
         if statement != self._statement:
             self.flush()
             self._statement = statement
@@ -71,7 +67,6 @@ class PipelinedConnection:
             self._flush_or_refuse()
 
     def flush(self) -> None:
-        """Send the changes that wait."""
         rows, self._waiting = self._waiting, []
         if not rows:
             return
@@ -151,7 +146,6 @@ class PostgresqlStore:
         self._connection = PipelinedConnection(session, self._begin)
 
     def execute(self, operations: Sequence[Operation]) -> list[object]:
-        """Execute operations in one transaction; see `Store`."""
         try:
             return self._execute(operations)
         except Exception as error:
@@ -164,7 +158,6 @@ class PostgresqlStore:
         return self._execute(operations)
 
     def roll_back(self) -> None:
-        """End a transaction that failed."""
         self._connection.end()
         with suppress(Exception):  # without a session there is none
             if self._session.in_transaction:
