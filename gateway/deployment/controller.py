@@ -209,8 +209,12 @@ class DeploymentController:
         self._plan(candidates, stages)
         surplus: dict[EngineName, StoredVersion] = {}
         for name, made in stages.items():
-            if not made.has_others and name not in candidates and self._is_left_over(name):
+            if made.has_others or name in candidates:
+                continue
+            if self._is_left_over(name):
                 surplus |= _named(made, ())
+            elif self._serving.loaded(name) is None and self._catalogue.is_staged(name):
+                self._serving.set_loaded(name, made.placed)  # another gateway has deployed it
         for name, one in candidates.items():
             wanted = self._wanted.get(name)
             if wanted is None or not wanted.is_possible:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -52,6 +52,14 @@ _LOOK_S: Final = 0.5
 _TIMINGS: Final = "synergai_timings"
 
 
+class Tried(NamedTuple):
+    """A route on which a request did not end."""
+
+    route: Route
+    is_replaced: bool
+    """It did not fail: others were to replace it. They may fail, so it may run there once more."""
+
+
 class StagedRequests:
     """Runs requests stage by stage."""
 
@@ -64,7 +72,7 @@ class StagedRequests:
         self._running = TaskBag()
 
     def begin_staged(
-        self, call: InferenceCall, *, charged: bool = False, but: Sequence[Route] = ()
+        self, call: InferenceCall, *, charged: bool = False, tried: Sequence[Tried] = ()
     ) -> HeldRequest | None:
         """Accept a request for an engine that runs in stages.
 
@@ -72,7 +80,7 @@ class StagedRequests:
 
         Args:
             charged: it was accepted before, so quotas count it no more.
-            but: routes on which it has failed, and does not run again; it keeps its room.
+            tried: routes on which it has begun; it keeps its room.
         """
         message = call.raw.parsed.message
         if "." in message.model_version:
@@ -88,29 +96,29 @@ class StagedRequests:
         call, options = call.resolved()
         try:
             route = self.routes.find(engine, options.min_accuracy, self.now_s, self._rate)
-            if route is None or any(route.engines == each.engines for each in but):
+            if route is None or not _may_begin(route, tried):
                 return None
             check_header(call.raw.parsed, route.whole)
             if options.min_accuracy and not route.engines[-1].stage_of:
                 self._versions.check_floor(engine, options.min_accuracy, "")
             self._check_feasible(route, call.budget_s)
-            if not but:
+            if not tried:
                 # Until its end, so that a gateway which is stopping waits for all of its stages.
                 self._admission.acquire(0, accepted=charged)
         except SynergaiError as error:
-            if not but:
+            if not tried:
                 self.inference.count_rejected(Admitted(call, engine, call.tenant), error)
             raise
-        work = StagedRequest(self, call, route, but, charged=charged).run()
+        work = StagedRequest(self, call, route, tried, charged=charged).run()
         request = HeldRequest(self._running.start_awaited(work))
-        if not but:
+        if not tried:
             request.result.add_done_callback(lambda _: self._admission.release(0))
         return request
 
     async def begin_again(
-        self, call: InferenceCall, former: Sequence[Route], left_s: Callable[[], float | None]
+        self, call: InferenceCall, tried: Sequence[Tried], left_s: Callable[[], float | None]
     ) -> Request | HeldRequest | None:
-        """Accept a request whose routes have failed once there is another one, if there is any.
+        """Accept a request again once there is a route for it, if there is any.
 
         It runs whole if its engine does so by now.
         """
@@ -119,9 +127,9 @@ class StagedRequests:
             await asyncio.sleep(pause_s)
             await self._versions.wait_inspected(message.model_name, message.model_version, left_s())
             again = replace(call, budget_s=left_s())
-            if request := self.begin_staged(again, charged=True, but=former):
+            if request := self.begin_staged(again, charged=True, tried=tried):
                 return request
-        if self._versions.catalogue.whole(former[-1].whole.name) is None:
+        if self._versions.catalogue.whole(tried[-1].route.whole.name) is None:
             return None
         return self.inference.begin_request(again, charged=True)
 
@@ -186,7 +194,7 @@ class StagedRequest:
         requests: StagedRequests,
         call: InferenceCall,
         route: Route,
-        former: Sequence[Route],
+        tried: Sequence[Tried],
         *,
         charged: bool,
     ) -> None:
@@ -195,7 +203,8 @@ class StagedRequest:
         self._inference = requests.inference
         self._call = call
         self._route = route
-        self._former = former
+        self._tried = tried
+        self._is_replaced = False
         self._charged = charged
         self._begun = asyncio.get_running_loop().time()
         self._runs = self._position = 0
@@ -231,8 +240,8 @@ class StagedRequest:
     async def _again(self) -> Request | HeldRequest | None:
         """Run on another route, if there is one; the stages of this one may have been replaced."""
         with suppress(SynergaiError):
-            failed = (*self._former, self._route)
-            return await self._requests.begin_again(self._call, failed, self._left_s)
+            tried = (*self._tried, Tried(self._route, self._is_replaced))
+            return await self._requests.begin_again(self._call, tried, self._left_s)
         return None
 
     @property
@@ -283,6 +292,7 @@ class StagedRequest:
         """Return the answer of a stage, as long as a worker may give it."""
         while not (await asyncio.wait([request.result], timeout=_LOOK_S))[0]:
             if self._requests.is_replaced(self._stage):
+                self._is_replaced = True
                 raise Unavailable(f"no worker can run {self._stage.name!r}, which was replaced")
         return request.result.result()
 
@@ -316,3 +326,9 @@ class StagedRequest:
                     self._inference.dispatcher.drop(tensors)
                 case _:  # it is recorded, or has failed
                     pass
+
+
+def _may_begin(route: Route, tried: Sequence[Tried]) -> bool:
+    """Return whether a request has not failed on a route, nor left it twice."""
+    alike = [each for each in tried if each.route.engines == route.engines]
+    return not alike or (len(alike) == 1 and alike[0].is_replaced)

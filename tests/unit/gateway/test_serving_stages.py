@@ -2,6 +2,10 @@
 
 import asyncio
 
+import pytest
+
+from gateway.deployment.planning import Candidate
+from gateway.fleet.versions import VersionPolicy
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from synergai.domain import REMOVED, AssignmentId, Configuration, EngineName, Session, WorkerId
 from tests.cores import new_assignment
@@ -120,6 +124,23 @@ async def test_requests_prefer_the_stages_of_an_engine_once_they_are_loaded() ->
     world.plans.append(wanted())
     await world.look(6)
     assert world.catalogue.stages.preferred == set()
+
+
+async def test_requests_prefer_the_stages_of_a_former_version_after_a_takeover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await deployed(World())
+
+    async def nothing(*_: object) -> dict[EngineName, Candidate]:
+        return {}
+
+    monkeypatch.setattr(world, "candidates", nothing)
+    world.start()
+    world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
+    world.offer(world.workers[WorkerId("a")], WHOLE)
+    world.catalogue.stages.preferred = set()
+    await world.look()
+    assert world.catalogue.stages.preferred == {NET}
 
 
 async def test_former_stages_run_on_if_the_plan_changes_while_room_was_made_for_others() -> None:

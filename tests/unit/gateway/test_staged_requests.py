@@ -550,6 +550,27 @@ async def test_request_waits_for_no_replaced_stage_that_no_worker_is_to_run(
     result.cancel()
 
 
+async def test_request_returns_to_the_stages_that_others_failed_to_replace(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
+    worker = make_worker()
+    harness.inference.workers = {worker.id: worker}
+    result = harness.begin()
+    await turns()
+    redeploy(harness)
+    await until(lambda: len(harness.inference.begun) == 2)
+    worker.engines = {each.name: each for each in STAGES}
+    harness.versions.catalogue.retire({"net.s0-6", "net.s6-9"})
+    harness.inference.begun[1].result.set_exception(errors.EngineUnusable("it is too large"))
+    await until(lambda: len(harness.inference.begun) == 3)
+    harness.inference.begun[2].answer("t4")
+    await turns()
+    harness.inference.begun[3].answer("t9")
+    response = ModelInferResponse.FromString(bytes(await result))
+    assert response.raw_output_contents[0] == DATA.tobytes()
+
+
 async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
