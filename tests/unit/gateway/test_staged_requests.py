@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,44 +35,47 @@ DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
 STAGES = new_stage(0, 4), new_stage(4, 9)
+OTHERS = new_stage(0, 6), new_stage(6, 9)
 
 
+@dataclass
 class Begun:
-    def __init__(
-        self,
-        raw: RawRequest[Any],
-        budget_s: float | None,
-        *,
-        charged: bool,
-        pull: HeldTensors | None,
-        holds_outputs: bool,
-    ) -> None:
-        self.message = raw.parsed.message
-        self.contents = [bytes(each) for each in raw.parsed.raw]
-        self.budget_s, self.charged = budget_s, charged
-        self.pull, self.holds_outputs = pull, holds_outputs
-        self.held: HeldTensors | None = None
-        self.result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.abandoned = False
+    """A request of a stage, which the test answers."""
+
+    call: InferenceCall
+    charged: bool
+    pull: HeldTensors | None
+    holds_outputs: bool
+    held: HeldTensors | None = None
+    result: asyncio.Future[bytes] = field(default_factory=asyncio.Future)
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        self.message = self.call.raw.parsed.message
+        self.contents = [bytes(each) for each in self.call.raw.parsed.raw]
+        self.budget_s = self.call.budget_s
 
     def abandon(self) -> None:
         self.abandoned = True
 
     def answer(self, tensor: str, left_at: str = "") -> None:
         """Answer with a tensor, the content of the input; maybe at an exit."""
-        output = ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
-        response = ModelInferResponse(model_name="stage", outputs=[output])
-        if left_at:
-            response.parameters[EXIT].string_param = left_at
-        response.raw_output_contents.extend(self.contents)
-        self.result.set_result(response.SerializeToString())
+        self._respond(tensor, self.contents, left_at)
 
     def hold(self, tensor: str, token: str) -> None:
         """Answer with a tensor that the worker holds."""
         self.held = HeldTensors(WorkerId("holder"), token, 16)
+        self._respond(tensor, [])
+
+    def _respond(self, tensor: str, contents: list[bytes], left_at: str = "") -> None:
         output = ModelInferResponse.InferOutputTensor(name=tensor, datatype="FP32", shape=[1, 4])
-        response = ModelInferResponse(model_name="stage", outputs=[output])
+        response = ModelInferResponse(outputs=[output], raw_output_contents=contents)
+        if left_at:
+            response.parameters[EXIT].string_param = left_at
         self.result.set_result(response.SerializeToString())
+
+    def fail(self, error: Exception) -> None:
+        self.result.set_exception(error)
 
 
 class FakeInference:
@@ -116,10 +120,7 @@ class FakeInference:
         holds_outputs: bool = False,
     ) -> Begun:
         assert call.request_id.client == "mine"
-        begun = Begun(
-            call.raw, call.budget_s, charged=charged, pull=pull, holds_outputs=holds_outputs
-        )
-        self.begun.append(begun)
+        self.begun.append(Begun(call, charged, pull, holds_outputs))
         return self.begun[-1]
 
 
@@ -145,25 +146,55 @@ class Harness:
         self.request = begun
         return begun.result
 
+    async def start(self, budget_s: float | None = None, **parameters: str) -> asyncio.Future[Any]:
+        """Begin a request, and let its first stage begin."""
+        result = self.begin(budget_s, **parameters)
+        await turns()
+        return result
+
+    @property
+    def begun(self) -> list[Begun]:
+        return self.inference.begun
+
+    async def answer(self, tensor: str) -> None:
+        """Answer the last stage that has begun, and let the next one begin."""
+        self.begun[-1].answer(tensor)
+        await turns()
+
+    async def finish(self, result: asyncio.Future[Any]) -> ModelInferResponse:
+        """Answer the last stage; return the response to the request."""
+        self.begun[-1].answer("t9")
+        return ModelInferResponse.FromString(bytes(await result))
+
+    def redeploy(self) -> None:
+        """Replace the stages by others on other workers."""
+        catalogue = self.versions.catalogue
+        for number, other in enumerate(OTHERS, 2):
+            catalogue.update(WorkerId(f"worker-{number}"), other)
+        catalogue.retire({each.name for each in STAGES})
+
+    def redeploy_and_fail(self) -> None:
+        """Replace the stages, the first of which fails for it."""
+        self.redeploy()
+        self.begun[-1].fail(errors.EngineUnusable("it is too large"))
+
 
 @pytest.fixture
-async def harness() -> Harness:
+async def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
+    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
     return Harness()
 
 
 async def test_outputs_of_a_stage_are_the_inputs_of_the_next_one(harness: Harness) -> None:
-    result = harness.begin()
-    await turns()
-    [first] = harness.inference.begun
+    result = await harness.start()
+    [first] = harness.begun
     assert (first.message.model_name, list(first.message.outputs)) == ("net.s0-4", [])
-    first.answer("t4")
-    await turns()
-    _, second = harness.inference.begun
+    await harness.answer("t4")
+    _, second = harness.begun
     assert [each.name for each in second.message.inputs] == ["t4"]
     assert [each.name for each in second.message.outputs] == ["t9"]
     assert second.contents == [DATA.tobytes()]
-    second.answer("t9")
-    response = ModelInferResponse.FromString(bytes(await result))
+    response = await harness.finish(result)
     assert (response.model_name, response.model_version) == ("net", "1")
     assert response.raw_output_contents[0] == DATA.tobytes()
     assert harness.inference.counted == [("net", None)]
@@ -172,37 +203,32 @@ async def test_outputs_of_a_stage_are_the_inputs_of_the_next_one(harness: Harnes
 async def test_held_outputs_of_a_stage_are_pulled_for_the_next_one_and_dropped_at_the_end(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
-    await turns()
-    [first] = harness.inference.begun
+    result = await harness.start()
+    [first] = harness.begun
     assert (first.pull, first.holds_outputs) == (None, True)
     first.hold("t4", "token")
     await turns()
-    _, second = harness.inference.begun
+    _, second = harness.begun
     assert (second.pull, second.holds_outputs) == (first.held, False)
     assert [each.name for each in second.message.inputs] == ["t4"]
     assert not second.contents
     assert not harness.inference.dropped
     second.contents = [DATA.tobytes()]
-    second.answer("t9")
-    await result
+    await harness.finish(result)
     assert harness.inference.dropped == ["token"]
 
 
 async def test_stage_runs_again_after_its_outputs_were_lost(harness: Harness) -> None:
-    result = harness.begin()
+    result = await harness.start()
+    harness.begun[0].hold("t4", "lost")
     await turns()
-    harness.inference.begun[0].hold("t4", "lost")
+    harness.begun[1].fail(errors.TensorsLost("they are gone"))
     await turns()
-    harness.inference.begun[1].result.set_exception(errors.TensorsLost("they are gone"))
-    await turns()
-    again = harness.inference.begun[2]
+    again = harness.begun[2]
     assert again.contents == [DATA.tobytes()]
     assert (again.charged, again.pull) == (True, None)
-    again.answer("t4")
-    await turns()
-    harness.inference.begun[3].answer("t9")
-    response = ModelInferResponse.FromString(bytes(await result))
+    await harness.answer("t4")
+    response = await harness.finish(result)
     assert response.raw_output_contents[0] == DATA.tobytes()
 
 
@@ -210,9 +236,9 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
     result = harness.begin()
     for _ in range(1 + MOST_LOSSES):
         await turns()
-        harness.inference.begun[-1].hold("t4", "lost")
+        harness.begun[-1].hold("t4", "lost")
         await turns()
-        harness.inference.begun[-1].result.set_exception(errors.TensorsLost("they are gone"))
+        harness.begun[-1].fail(errors.TensorsLost("they are gone"))
     with pytest.raises(errors.TensorsLost):
         await result
     assert harness.inference.dropped == ["lost"] * (1 + MOST_LOSSES)  # they may be out of reach
@@ -221,9 +247,8 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
 async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
-    await turns()
-    harness.inference.begun[0].result.set_exception(errors.TensorsLost("an agent says so"))
+    result = await harness.start()
+    harness.begun[0].fail(errors.TensorsLost("an agent says so"))
     with pytest.raises(errors.TensorsLost):
         await result
 
@@ -231,9 +256,8 @@ async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
 async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dropped(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
-    await turns()
-    harness.inference.begun[0].hold("t4", "held")
+    result = await harness.start()
+    harness.begun[0].hold("t4", "held")
     harness.request.abandon()
     await turns()
     assert result.cancelled()
@@ -266,11 +290,9 @@ async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -
 
 
 async def test_stage_gets_what_those_behind_it_leave(harness: Harness) -> None:
-    harness.begin(10.0)
-    await turns()
-    harness.inference.begun[0].answer("t4")
-    await turns()
-    assert [each.budget_s for each in harness.inference.begun] == [
+    await harness.start(10.0)
+    await harness.answer("t4")
+    assert [each.budget_s for each in harness.begun] == [
         pytest.approx(9.0, abs=0.5),
         pytest.approx(10.0, abs=0.5),
     ]
@@ -295,35 +317,30 @@ async def test_request_whose_deadline_has_passed_is_refused_as_such(harness: Har
 async def test_gateway_that_is_stopping_runs_the_stages_of_accepted_requests(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
-    await turns()
+    result = await harness.start()
     harness.admission.close()
     with pytest.raises(errors.Unavailable):
         harness.begin()
-    harness.inference.begun[0].answer("t4")
-    await turns()
+    await harness.answer("t4")
     assert harness.admission.requests == 1
-    assert [each.charged for each in harness.inference.begun] == [False, True]
-    harness.inference.begun[1].answer("t9")
-    await result
+    assert [each.charged for each in harness.begun] == [False, True]
+    await harness.finish(result)
     await turns()
     assert not harness.admission.requests
 
 
 async def test_cancelled_request_cancels_its_stage_and_frees_its_room(harness: Harness) -> None:
-    result = harness.begin()
-    await turns()
+    result = await harness.start()
     harness.request.abandon()
     await asyncio.wait([result])
     await turns()
-    assert harness.inference.begun[0].abandoned
+    assert harness.begun[0].abandoned
     assert not harness.admission.requests
 
 
 async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness) -> None:
-    result = harness.begin()
-    await turns()
-    harness.inference.begun[0].result.set_result(b"\xff\xff")
+    result = await harness.start()
+    harness.begun[0].result.set_result(b"\xff\xff")
     with pytest.raises(errors.InternalError, match=r"stage 'net.s0-4' is malformed"):
         await result
     assert harness.inference.counted == [("net", errors.InternalError)]
@@ -345,9 +362,8 @@ def asked(begun: Begun) -> str:
 
 async def test_query_that_leaves_at_an_exit_is_answered_there() -> None:
     harness = Harness(EARLY, STAGES[1])
-    result = harness.begin()
-    await turns()
-    [first] = harness.inference.begun
+    result = await harness.start()
+    [first] = harness.begun
     assert (asked(first), list(map(str, first.message.outputs))) == ("", ['name: "t9"\n'])
     first.answer("t9", left_at="t4")
     response = ModelInferResponse.FromString(bytes(await result))
@@ -360,59 +376,51 @@ async def test_query_that_leaves_at_an_exit_is_answered_there() -> None:
 
 async def test_query_that_stays_goes_on_with_the_tensor() -> None:
     harness = Harness(EARLY, STAGES[1])
-    result = harness.begin()
-    await turns()
-    harness.inference.begun[0].answer("t4")
-    await turns()
-    harness.inference.begun[1].answer("t9")
-    response = ModelInferResponse.FromString(bytes(await result))
+    result = await harness.start()
+    await harness.answer("t4")
+    response = await harness.finish(result)
     assert EXIT not in response.parameters
     assert harness.versions.routes.rates.rate(EARLY) < 0.75
 
 
 async def test_clients_do_not_say_what_is_asked_of_an_exit() -> None:
     harness = Harness(EARLY, STAGES[1])
-    harness.begin(synergai_exit=DROP)
-    await turns()
-    assert asked(harness.inference.begun[0]) == ""
+    await harness.start(synergai_exit=DROP)
+    assert asked(harness.begun[0]) == ""
 
 
 async def test_query_that_stays_begins_again_where_the_engine_is_whole() -> None:
     harness = Harness(EARLY, WHOLE)
     harness.inference.seconds["net"] = 3.0
-    result = harness.begin(10.0, synergai_min_accuracy="0.9")
-    await turns()
-    [first] = harness.inference.begun
+    result = await harness.start(10.0, synergai_min_accuracy="0.9")
+    [first] = harness.begun
     assert (asked(first), first.holds_outputs) == (DROP, False)
     assert "synergai_min_accuracy" not in first.message.parameters
     assert first.budget_s == pytest.approx(10 - 0.25 * 3, abs=0.2)
     first.result.set_result(ModelInferResponse().SerializeToString())
     await turns()
-    _, second = harness.inference.begun
+    _, second = harness.begun
     assert second.message.model_name == "net"
     assert [each.name for each in second.message.inputs] == ["t0"]
     assert second.message.parameters["synergai_min_accuracy"].string_param == "0.9"
-    second.answer("t9")
-    await result
+    await harness.finish(result)
     assert not harness.inference.counted  # the whole engine has counted the request itself
 
 
 async def test_later_stages_count_for_the_share_that_gets_there() -> None:
     """With a floor, so that a query does not just leave at its deadline."""
     harness = Harness(EARLY, STAGES[1])
-    harness.begin(1.3, synergai_min_accuracy="0.9")
-    await turns()
-    assert harness.inference.begun[0].budget_s == pytest.approx(1.3 - 0.25, abs=0.2)
+    await harness.start(1.3, synergai_min_accuracy="0.9")
+    assert harness.begun[0].budget_s == pytest.approx(1.3 - 0.25, abs=0.2)
     with pytest.raises(errors.Overloaded, match=r"would take about 1.2 s now"):
         harness.begin(1.2, synergai_min_accuracy="0.9")
 
 
 async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
     harness = Harness(EARLY, STAGES[1])
-    harness.begin(1.1)
-    await turns()
-    assert asked(harness.inference.begun[0]) == LEAVE
-    harness.inference.begun[0].answer("t9", left_at="t4")
+    await harness.start(1.1)
+    assert asked(harness.begun[0]) == LEAVE
+    harness.begun[0].answer("t9", left_at="t4")
     await harness.request.result
     assert harness.versions.routes.rates.rate(EARLY) == 0.75
     with pytest.raises(errors.Overloaded, match=r"would take about 1 s now"):
@@ -421,79 +429,58 @@ async def test_query_leaves_if_it_would_be_late_behind_the_exit() -> None:
 
 async def test_query_stays_if_its_floor_is_above_the_accuracy_of_the_exit() -> None:
     harness = Harness(EARLY, STAGES[1])
-    harness.begin(synergai_min_accuracy="0.955")
-    await turns()
-    assert asked(harness.inference.begun[0]) == STAY
+    await harness.start(synergai_min_accuracy="0.955")
+    assert asked(harness.begun[0]) == STAY
     with pytest.raises(errors.InvalidInput, match=r"does not reach an accuracy of 0\.97"):
         harness.begin(synergai_min_accuracy="0.97")
-
-
-def redeploy(harness: Harness) -> None:
-    """Replace the stages by others on other workers."""
-    catalogue = harness.versions.catalogue
-    for number, other in enumerate((new_stage(0, 6), new_stage(6, 9)), 2):
-        catalogue.update(WorkerId(f"worker-{number}"), other)
-    catalogue.retire({each.name for each in STAGES})
 
 
 async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace_it(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
+    result = await harness.start()
+    harness.begun[0].hold("t4", "token")
     await turns()
-    harness.inference.begun[0].hold("t4", "token")
-    await turns()
-    redeploy(harness)
-    harness.inference.begun[1].result.set_exception(errors.EngineUnusable("it is too large"))
+    harness.redeploy_and_fail()
     await turns(10)
-    again = harness.inference.begun[2]
+    again = harness.begun[2]
     assert (again.message.model_name, again.contents) == ("net.s0-6", [DATA.tobytes()])
-    again.answer("t6")
-    await turns()
-    harness.inference.begun[3].answer("t9")
-    response = ModelInferResponse.FromString(bytes(await result))
+    await harness.answer("t6")
+    response = await harness.finish(result)
     assert response.raw_output_contents[0] == DATA.tobytes()
     assert harness.inference.counted == [("net", None)]
     assert harness.inference.dropped == ["token"]
 
 
 async def test_request_begins_on_no_route_again_on_which_it_has_failed(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
 ) -> None:
-    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
     harness.staged._admission = Admission(9, 1 << 20, Clock())
-    result = harness.begin()
-    await turns()
-    redeploy(harness)
-    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
-    await until(lambda: len(harness.inference.begun) == 2)
+    result = await harness.start()
+    harness.redeploy_and_fail()
+    await until(lambda: len(harness.begun) == 2)
     harness.versions.catalogue.retire({new_stage(0, 6).name, new_stage(6, 9).name})
-    harness.inference.begun[1].result.set_exception(errors.Unavailable("its worker has left"))
+    harness.begun[1].fail(errors.Unavailable("its worker has left"))
     with pytest.raises(errors.Unavailable, match="its worker has left"):
         await asyncio.wait_for(result, 5.0)
-    assert len(harness.inference.begun) == 2
+    assert len(harness.begun) == 2
 
 
 async def test_request_that_begins_again_needs_no_further_room(harness: Harness) -> None:
     harness.staged._admission = Admission(1, 1 << 20, Clock())
-    result = harness.begin()
-    await turns()
-    redeploy(harness)
-    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
-    await until(lambda: len(harness.inference.begun) == 2)
+    result = await harness.start()
+    harness.redeploy_and_fail()
+    await until(lambda: len(harness.begun) == 2)
     result.cancel()
     await asyncio.wait_for(harness.staged._admission.wait_idle(), 5.0)
 
 
 async def test_request_that_cannot_begin_again_in_time_is_counted_once(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
 ) -> None:
-    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
     harness.inference.seconds = {"net.s0-6": 100.0}
-    result = harness.begin(10.0)
-    await turns()
-    redeploy(harness)
-    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
+    result = await harness.start(10.0)
+    harness.redeploy_and_fail()
     with pytest.raises(errors.EngineUnusable, match="it is too large"):
         await result
     assert harness.inference.counted == [("net", errors.EngineUnusable)]
@@ -506,12 +493,10 @@ async def test_request_that_begins_again_has_the_time_that_is_left_then(
         await asyncio.sleep(0.2)
 
     monkeypatch.setattr(harness.versions, "wait_inspected", wait_inspected)
-    result = harness.begin(10.0)
-    await turns()
-    redeploy(harness)
-    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
-    await until(lambda: len(harness.inference.begun) == 2)
-    first, second = (each.budget_s or 0.0 for each in harness.inference.begun)
+    result = await harness.start(10.0)
+    harness.redeploy_and_fail()
+    await until(lambda: len(harness.begun) == 2)
+    first, second = (each.budget_s or 0.0 for each in harness.begun)
     assert second <= first - 0.2
     result.cancel()
 
@@ -519,9 +504,8 @@ async def test_request_that_begins_again_has_the_time_that_is_left_then(
 async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
     harness: Harness,
 ) -> None:
-    result = harness.begin()
-    await turns()
-    harness.inference.begun[0].result.set_exception(errors.EngineUnusable("it is too large"))
+    result = await harness.start()
+    harness.begun[0].fail(errors.EngineUnusable("it is too large"))
     with pytest.raises(errors.EngineUnusable, match="it is too large"):
         await result
     assert harness.inference.counted == [("net", errors.EngineUnusable)]
@@ -529,24 +513,22 @@ async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
 
 @pytest.mark.parametrize("end", ["closed", "withdrawn"])
 async def test_request_waits_for_no_replaced_stage_that_no_worker_is_to_run(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, end: str
+    harness: Harness, end: str
 ) -> None:
-    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
     worker = make_worker()
     worker.engines = {STAGES[0].name: STAGES[0]}
     harness.inference.workers = {worker.id: worker}
-    result = harness.begin()
-    await turns()
-    redeploy(harness)
+    result = await harness.start()
+    harness.redeploy()
     await turns(20)
-    assert len(harness.inference.begun) == 1
+    assert len(harness.begun) == 1
     if end == "closed":
         worker.closed = frozenset(worker.engines)
     else:
         worker.engines.clear()
-    await until(lambda: len(harness.inference.begun) == 2)
-    assert harness.inference.begun[0].abandoned
-    assert harness.inference.begun[1].message.model_name == "net.s0-6"
+    await until(lambda: len(harness.begun) == 2)
+    assert harness.begun[0].abandoned
+    assert harness.begun[1].message.model_name == "net.s0-6"
     result.cancel()
 
 
@@ -572,15 +554,13 @@ async def test_request_returns_to_the_stages_that_others_failed_to_replace(
 
 
 async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
 ) -> None:
-    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
-    result = harness.begin()
-    await turns()
+    result = await harness.start()
     catalogue = harness.versions.catalogue
     whole = new_stage(0, 9, name="net", stage_of="", stage_end=0, digest=STAGES[0].stage_of)
     catalogue.update(WorkerId("worker-9"), whole)
     catalogue.retire({each.name for each in STAGES})
-    await until(lambda: len(harness.inference.begun) == 2)
-    assert harness.inference.begun[1].message.model_name == "net"
+    await until(lambda: len(harness.begun) == 2)
+    assert harness.begun[1].message.model_name == "net"
     result.cancel()
