@@ -459,7 +459,7 @@ async def test_request_begins_on_no_route_again_on_which_it_has_failed(
     result = await harness.start()
     harness.redeploy_and_fail()
     await until(lambda: len(harness.begun) == 2)
-    harness.versions.catalogue.retire({new_stage(0, 6).name, new_stage(6, 9).name})
+    harness.versions.catalogue.retire({each.name for each in OTHERS})
     harness.begun[1].fail(errors.Unavailable("its worker has left"))
     with pytest.raises(errors.Unavailable, match="its worker has left"):
         await asyncio.wait_for(result, 5.0)
@@ -533,23 +533,19 @@ async def test_request_waits_for_no_replaced_stage_that_no_worker_is_to_run(
 
 
 async def test_request_returns_to_the_stages_that_others_failed_to_replace(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
 ) -> None:
-    monkeypatch.setattr(staged, "_LOOK_S", 0.0)
     worker = make_worker()
     harness.inference.workers = {worker.id: worker}
-    result = harness.begin()
-    await turns()
-    redeploy(harness)
-    await until(lambda: len(harness.inference.begun) == 2)
+    result = await harness.start()
+    harness.redeploy()
+    await until(lambda: len(harness.begun) == 2)
     worker.engines = {each.name: each for each in STAGES}
-    harness.versions.catalogue.retire({"net.s0-6", "net.s6-9"})
-    harness.inference.begun[1].result.set_exception(errors.EngineUnusable("it is too large"))
-    await until(lambda: len(harness.inference.begun) == 3)
-    harness.inference.begun[2].answer("t4")
-    await turns()
-    harness.inference.begun[3].answer("t9")
-    response = ModelInferResponse.FromString(bytes(await result))
+    harness.versions.catalogue.retire({each.name for each in OTHERS})
+    harness.begun[1].fail(errors.EngineUnusable("it is too large"))
+    await until(lambda: len(harness.begun) == 3)
+    await harness.answer("t4")
+    response = await harness.finish(result)
     assert response.raw_output_contents[0] == DATA.tobytes()
 
 
