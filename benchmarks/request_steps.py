@@ -38,9 +38,8 @@ from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
 from worker_agent.host.inbox import Inbox
 from worker_agent.host.loop import HostLoop
-from worker_agent.hosts.connection import HostConnection
+from worker_agent.hosts.connection import HostConnection, RunningHost
 from worker_agent.hosts.launch import Launch
-from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ _SERVE_STAMPS: Final = (
     (RequestDecoder, "parse", "gRPC: has received the message"),
     (InferenceCalls, "begin_call", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
-    (HostProcess, "run_query", "agent: has the order"),
+    (RunningHost, "run_query", "agent: has the order"),
     (HostConnection, "data_received", "agent: reads the result"),
     (Request, "on_progress", "gateway: has the result"),
     (ClientConnection, "_respond", "server: has the response"),

@@ -1,15 +1,17 @@
-"""Connection to an engine host, and the runs in flight there: who waits, and for which memory."""
+"""Way of a run through an engine host: its memory, the connection, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from abc import ABC, abstractmethod
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import BatchTimes, Fault, Outcome
+from synergai.domain import BatchTimes, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from worker_agent.ipc import (
     INLINE_BYTES,
@@ -20,6 +22,7 @@ from worker_agent.ipc import (
     Message,
     Order,
     RunEnded,
+    RunProgress,
     RunQuery,
     RunSamples,
     StopRun,
@@ -222,3 +225,140 @@ class HostConnection(asyncio.Protocol):
         self._runs_at_host = len(self._runs)
         if not self.is_lost:
             self._transport.write(b"".join(frames))
+
+
+_BROKEN: Final = Fault.ENGINE_BROKEN  # for the path of every query
+
+
+class RunningHost(ABC):
+    """An engine host as runs pass it, which feeds it and ends them; `HostProcess` has the rest.
+
+    Runs are fed without waiting and end by callback, in the order in which they were fed.
+
+    Attributes:
+        has_room: returns whether a query of some bytes can be fed now.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        arena: Arena,
+        hang_timeout_s: float,
+        on_unusable: Callable[[str, str], None],
+    ) -> None:
+        self.session = session
+        self._hang_timeout_s = hang_timeout_s
+        self._on_unusable = on_unusable
+        self._loop = asyncio.get_running_loop()
+        self._runs = Runs(arena)
+        self.has_room = self._runs.has_room
+        self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._retired: asyncio.Future[None] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the host has exited, is closing or is retired; it accepts no runs."""
+        return self._connection.is_lost or self._retired is not None
+
+    def run_query(
+        self,
+        request: Buffer,
+        on_ended: OnEnded,
+        batch_times: BatchTimes | None = None,
+        due: float = math.inf,
+        variant: str = "",
+    ) -> int:
+        """Feed one query, for which there must be room; return its id for `stop_run`.
+
+        It may share a batch if it has `batch_times`; `due` is then the instant on the monotonic
+        clock by which the batch must be computed.
+        """
+        if self.is_closed:
+            return self._refuse(on_ended)
+        message = self._runs.add_query(request, on_ended, batch_times, due, variant)
+        self._feed(message)
+        return message.run_id
+
+    def run_samples(
+        self,
+        first: int,
+        count: int,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
+        job: str = "",
+        batch: int = 1,
+        variant: str = "",
+    ) -> int:
+        """Feed the queries [first, first + count) of the sample set; see `run_query`."""
+        if self.is_closed:
+            return self._refuse(on_ended)
+        message = self._runs.add_samples(first, count, on_progress, on_ended, job, batch, variant)
+        self._feed(message)
+        return message.run_id
+
+    def retire(self) -> asyncio.Future[None]:
+        """Accept no more runs; return a future that completes once no run is in flight."""
+        self._retired = self._loop.create_future()
+        if not self._runs.by_id:
+            self._complete_retirement()
+        return self._retired
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case RunEnded(run_id) if run_id in self._runs.by_id:
+                self._end_run(message)
+            case RunProgress(run_id, tally) if run := self._runs.by_id.get(run_id):
+                if run.on_progress is not None:
+                    run.on_progress(tally)
+            case _:
+                self._receive_other(message)
+
+    def _end_run(self, ended: RunEnded) -> None:
+        run = self._runs.by_id[ended.run_id]
+        ended = self._runs.settle(run, ended)  # if it is invalid, the run ends with the host
+        del self._runs.by_id[ended.run_id]
+        if ended.fault is _BROKEN and (
+            run.variant or self.session.configuration.execution_provider
+        ):
+            ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
+            self._on_unusable(run.variant, ended.detail)
+        is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
+        self._connection.answered(quick=is_quick)
+        run.on_ended(ended)
+        if self._retired is not None and not self._runs.by_id:
+            self._complete_retirement()
+
+    def _complete_retirement(self) -> None:
+        if self._retired is not None and not self._retired.done():
+            self._retired.set_result(None)
+
+    def _feed(self, message: RunQuery | RunSamples) -> None:
+        """Send a run that was just added."""
+        if len(self._runs.by_id) == 1:
+            self._connection.heard_at = self._loop.time()
+            self._begin_watch()
+        self._connection.send(message)
+
+    def _refuse(self, on_ended: OnEnded) -> int:
+        """End a run that comes after the host was closed."""
+        run_id = new_id()
+        ended = host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
+        self._loop.call_soon(on_ended, ended)
+        return run_id
+
+    def _begin_watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
+
+    @abstractmethod
+    def _receive_other(self, message: Message) -> None:
+        """Handle a message that is about no run in flight."""
+
+    @abstractmethod
+    def _reject(self) -> None:
+        """End the host, which has sent a message that is not valid."""
+
+    @abstractmethod
+    def _watch(self) -> None:
+        """Look whether the host owes answers and is silent for too long."""

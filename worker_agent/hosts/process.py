@@ -1,22 +1,18 @@
-"""Agent's side of one engine host: starts the process, feeds it runs and supervises it."""
+"""Agent's side of one engine host: starts the process, and supervises it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
-from synergai.domain import BatchTimes, Fault, Session
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.runtime.resources import forget_peak_rss, is_stopped
 from synergai.runtime.tasks import TaskBag
-from worker_agent.hosts.connection import QUICK_S, HostConnection, Runs, host_died, new_id
+from worker_agent.hosts.connection import RunningHost
 from worker_agent.hosts.launch import Child, Launch
 from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.memory import HostMemory
@@ -27,10 +23,6 @@ from worker_agent.ipc import (
     LoadStarted,
     Message,
     Ready,
-    RunEnded,
-    RunProgress,
-    RunQuery,
-    RunSamples,
     StopRun,
     VariantUnloaded,
     slots_for,
@@ -40,25 +32,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from synergai.wire.request_codec import Buffer
-    from worker_agent.hosts.connection import OnEnded, OnProgress
+    from synergai.domain import Session
     from worker_agent.providers import ProviderChoice
 
 HUNG_FACTOR: Final = 8.0
 """Multiple of the time of a query, as found when its engine was loaded, after which a run hangs."""
-_BROKEN: Final = Fault.ENGINE_BROKEN  # for the path of every query
 INTERRUPT_AFTER_S: Final = 0.01
 """An aborted run that has not ended after this time is interrupted in its current query."""
 
 _log = logging.getLogger(__name__)
 
 
-class HostProcess:
+class HostProcess(RunningHost):
     """A child process with a loaded engine, and maybe further variants of it. Created by `start`.
 
-    Runs are fed without waiting and end by callback, in the order in which they were fed. If the
-    process dies or hangs, all pending runs end with ``HOST_DIED``; but the run of a variant that it
-    computed when it crashed, with ``CRASHED``.
+    If the process dies or hangs, all pending runs end with ``HOST_DIED``; but the run of a variant
+    that it computed when it crashed, with ``CRASHED``.
     """
 
     def __init__(
@@ -68,25 +57,17 @@ class HostProcess:
         hang_timeout_s: float,
         on_unusable: Callable[[str, str], None],
     ) -> None:
-        self.session = session
+        super().__init__(session, arena, hang_timeout_s, on_unusable)
         self.ready: Ready
         # Until `start` returns: a host that waits for room serves nothing yet.
         self.is_loading = True
         self.was_suspended = False
         self._is_suspended = False
         self._arena = arena
-        self._hang_timeout_s = hang_timeout_s
-        self._on_unusable = on_unusable
-        self._loop = asyncio.get_running_loop()
-        self._runs = Runs(arena)
-        self.has_room = self._runs.has_room
-        self._connection = HostConnection(self._runs.by_id, self._receive, self._reject)
         self._loads = HostLoads(self._connection.send, self.kill)
-        self._watchdog: asyncio.TimerHandle | None = None
         # Whether something else had stopped it when its load was last looked at.
         self._was_stopped = False
         self._closing = False
-        self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
         self._child: Child
         self._memory: HostMemory
@@ -184,11 +165,6 @@ class HostProcess:
         return self._child.pid
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the host has exited, is closing or is retired; it accepts no runs."""
-        return self._connection.is_lost or self._retired is not None
-
-    @property
     def is_idle(self) -> bool:
         """Whether no run is in flight, and no variant is being loaded."""
         return not self._runs.by_id and not self._loads
@@ -196,42 +172,6 @@ class HostProcess:
     def needs(self, variant: str) -> bool:
         """Return whether a run of `variant` is in flight, or a variant is being loaded."""
         return bool(self._loads) or self._runs.needs(variant)
-
-    def run_query(
-        self,
-        request: Buffer,
-        on_ended: OnEnded,
-        batch_times: BatchTimes | None = None,
-        due: float = math.inf,
-        variant: str = "",
-    ) -> int:
-        """Feed one query, for which there must be room; return its id for `stop_run`.
-
-        It may share a batch if it has `batch_times`; `due` is then the instant on the monotonic
-        clock by which the batch must be computed.
-        """
-        if self.is_closed:
-            return self._refuse(on_ended)
-        message = self._runs.add_query(request, on_ended, batch_times, due, variant)
-        self._feed(message)
-        return message.run_id
-
-    def run_samples(
-        self,
-        first: int,
-        count: int,
-        on_progress: OnProgress,
-        on_ended: OnEnded,
-        job: str = "",
-        batch: int = 1,
-        variant: str = "",
-    ) -> int:
-        """Feed the queries [first, first + count) of the sample set; see `run_query`."""
-        if self.is_closed:
-            return self._refuse(on_ended)
-        message = self._runs.add_samples(first, count, on_progress, on_ended, job, batch, variant)
-        self._feed(message)
-        return message.run_id
 
     def stop_run(self, run_id: int, *, abort: bool = False) -> None:
         """Stop a run before its next query, or abort a query that runs; no-op if it has ended."""
@@ -265,13 +205,6 @@ class HostProcess:
         self._is_suspended = False
         self._child.send_signal(signal.SIGCONT)
 
-    def retire(self) -> asyncio.Future[None]:
-        """Accept no more runs; return a future that completes once no run is in flight."""
-        self._retired = self._loop.create_future()
-        if not self._runs.by_id:
-            self._complete_retirement()
-        return self._retired
-
     async def close(self) -> None:
         """Stop the process and wait until it has exited."""
         self._closing = True
@@ -282,13 +215,8 @@ class HostProcess:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def _receive(self, message: Message) -> None:
+    def _receive_other(self, message: Message) -> None:
         match message:
-            case RunEnded(run_id) if run_id in self._runs.by_id:
-                self._end_run(message)
-            case RunProgress(run_id, tally) if run := self._runs.by_id.get(run_id):
-                if run.on_progress is not None:
-                    run.on_progress(tally)
             case LoadStarted() | Ready() | LoadFailed() | VariantUnloaded():
                 self._loads.receive(message)
             case _:
@@ -298,45 +226,6 @@ class HostProcess:
         """Kill the host, which has sent a message that is not valid."""
         _log.exception("malformed message from the engine host of %s", self.session.engine)
         self.kill()
-
-    def _end_run(self, ended: RunEnded) -> None:
-        run = self._runs.by_id[ended.run_id]
-        ended = self._runs.settle(run, ended)  # if it is invalid, the run ends with the host
-        del self._runs.by_id[ended.run_id]
-        if ended.fault is _BROKEN and (
-            run.variant or self.session.configuration.execution_provider
-        ):
-            ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
-            self._on_unusable(run.variant, ended.detail)
-        is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
-        self._connection.answered(quick=is_quick)
-        run.on_ended(ended)
-        if self._retired is not None and not self._runs.by_id:
-            self._complete_retirement()
-
-    def _complete_retirement(self) -> None:
-        if self._retired is not None and not self._retired.done():
-            self._retired.set_result(None)
-
-    # --- feeding and watching ---------------------------------------------------------------
-
-    def _feed(self, message: RunQuery | RunSamples) -> None:
-        """Send a run that was just added."""
-        if len(self._runs.by_id) == 1:
-            self._connection.heard_at = self._loop.time()
-            self._begin_watch()
-        self._connection.send(message)
-
-    def _refuse(self, on_ended: OnEnded) -> int:
-        """End a run that comes after the host was closed."""
-        run_id = new_id()
-        ended = host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
-        self._loop.call_soon(on_ended, ended)
-        return run_id
-
-    def _begin_watch(self) -> None:
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
 
     def _watch(self) -> None:
         """Kill the host if it owes answers and is silent for too long, or stopped in a load."""

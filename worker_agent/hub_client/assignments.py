@@ -1,7 +1,8 @@
-"""Assignments of one registration: gateway orders to work items, outcomes to reports."""
+"""Work of one registration: its stream, orders to work items, and outcomes to reports."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -17,16 +18,52 @@ from worker_agent.ipc import Tally
 from worker_agent.work_item import AssignmentReporter, Failure, InputQueue, WorkItem
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from synergai.v1 import hub_pb2
     from synergai.wire.request_codec import Buffer
     from synergai.wire.work_messages import Orders, Reports
+    from synergai.wire.work_transport import SentOver, WorkTransport
     from worker_agent.exchange import HeldTensorStore, Pulls
     from worker_agent.runner import Runner
 
 _log = logging.getLogger(__name__)
+
+
+class WorkStream:
+    """The work stream of one registration; reports before it is open are dropped."""
+
+    _transport: WorkTransport | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether orders can arrive."""
+        return self._transport is not None and not self._transport.closed.done()
+
+    def send(self, reports: Reports) -> None:
+        """Send reports to the gateway."""
+        if self._transport is not None:
+            self._transport.send_message(reports)
+
+    async def serve(self, opening: Awaitable[WorkTransport]) -> None:
+        """Open the stream, and wait until it has closed."""
+        self._transport = await opening
+        await asyncio.shield(self._transport.closed)
+
+    def measure_link(self) -> SentOver | None:
+        """Return how fast the link was lately, if that is known."""
+        return None if self._transport is None else self._transport.measure_link()
+
+    async def flush(self) -> None:
+        """Wait until the gateway has received all reports."""
+        if self._transport is not None:
+            self._transport.finish()
+            await asyncio.wait([self._transport.closed])
+
+    def close(self) -> None:
+        """Close the stream at once."""
+        if self._transport is not None:
+            self._transport.close()
 
 
 class Assignments:

@@ -29,7 +29,7 @@ from synergai.wire.limits import GATEWAY_LOST_AFTER, GATEWAY_SILENT_AFTER
 from synergai.wire.status import error_from_call
 from synergai.wire.work_messages import Orders, Reports
 from worker_agent.exchange import Exchange, Pulls
-from worker_agent.hub_client.assignments import Assignments
+from worker_agent.hub_client.assignments import Assignments, WorkStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
@@ -139,7 +139,7 @@ class Registration:
         self._hub = hub
         self._connection = connection
         self._worker = worker
-        self._work: WorkTransport | None = None
+        self._work = WorkStream()
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
@@ -148,10 +148,10 @@ class Registration:
         held, peers = worker.exchange.held, worker.exchange.peers
         self._assignments = Assignments(
             worker.runner,
-            self._send_reports,
+            self._work.send,
             worker.configurations,
             held,
-            Pulls(held, peers, host, self._send_reports),
+            Pulls(held, peers, host, self._work.send),
         )
 
     async def register(self) -> None:
@@ -177,32 +177,22 @@ class Registration:
             self._receive_control(),
             self._send_heartbeats(),
             self._send_control(),
-            self._serve_work(),
+            self._work.serve(
+                self._connection.open_work(self._registered, self._assignments.handle_orders)
+            ),
         )
 
     @property
     def gets_work(self) -> bool:
         """Whether the work stream is open."""
-        return self._work is not None and not self._work.closed.done()
-
-    async def _serve_work(self) -> None:
-        self._work = await self._connection.open_work(
-            self._registered, self._assignments.handle_orders
-        )
-        await asyncio.shield(self._work.closed)
-
-    def _send_reports(self, reports: Reports) -> None:
-        if self._work is not None:
-            self._work.send_message(reports)
+        return self._work.is_open
 
     async def flush(self) -> None:
         """Wait, with a timeout, until the gateway has received all reports."""
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                 await self._control.join()
-                if self._work is not None:
-                    self._work.finish()
-                    await asyncio.wait([self._work.closed])
+                await self._work.flush()
         except TimeoutError:
             _log.warning(
                 "the gateway did not receive the last reports within %g s", _FLUSH_TIMEOUT_S
@@ -212,8 +202,7 @@ class Registration:
         """Close both streams and abandon their assignments."""
         self._assignments.abandon_all()
         self._connection.close()
-        if self._work is not None:
-            self._work.close()
+        self._work.close()
 
     def send(self, message: hub_pb2.AgentControl) -> None:
         """Send a message on the control stream."""
@@ -260,11 +249,11 @@ class Registration:
             self._sequence += 1
             heartbeat = self._worker.heartbeat_message()
             heartbeat.sequence = self._sequence
-            if self._work is not None and (sent := self._work.measure_link()) is not None:
+            if (sent := self._work.measure_link()) is not None:
                 heartbeat.sent_bytes_per_s = sent.bytes_per_s
             self.send(hub_pb2.AgentControl(heartbeat=heartbeat))
             # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
-            self._send_reports(_NO_REPORTS)
+            self._work.send(_NO_REPORTS)
 
 
 async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoReturn:
