@@ -37,8 +37,7 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.test_full_disk import until_space
-from tests.unit.gateway.test_journal import a_record, an_execution
-from tests.unit.gateway.test_journal_clock import FrozenClock
+from tests.unit.gateway.test_journal import FrozenClock, a_record, an_execution
 from tests.wires import Wire
 
 

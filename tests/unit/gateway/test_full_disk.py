@@ -4,14 +4,15 @@ import asyncio
 import errno
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
+from typing import cast
 
 import apsw
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.calls.servicers.health import HealthServicer
+from gateway.calls.servicers.health import MAX_WATCHERS, HealthServicer
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.entry.admission import Admission
 from gateway.fleet.catalogue import Catalogue
@@ -28,6 +29,7 @@ from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 from synergai.v1 import hub_pb2
+from synergai.wire.server_call import ServerCall
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.unit.gateway.test_journal import a_record, an_execution, database, ended
 
@@ -345,3 +347,16 @@ def test_health_of_the_job_service_follows_the_room_for_jobs() -> None:
     room = False
     assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.NOT_SERVING
     assert health.status("") == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_watchers_are_limited_and_leave_their_room() -> None:
+    health = HealthServicer(Versions(Catalogue()), Admission(1, 1, Clock()), lambda: True)
+    request, context = health_pb2.HealthCheckRequest(), cast("ServerCall", None)
+    async with AsyncExitStack() as stack:
+        for _ in range(MAX_WATCHERS):
+            watcher = await stack.enter_async_context(aclosing(health.watch(request, context)))
+            assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(Overloaded, match="1,024 streams"):
+            await anext(health.watch(request, context))
+    async with aclosing(health.watch(request, context)) as watcher:
+        assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.SERVING

@@ -1,4 +1,4 @@
-"""Plan of the gateway's installation, with a directory as the machine and a fake systemd."""
+"""Settings of a gateway, and its installation."""
 
 import stat
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.installer import (
     ENVIRONMENT,
     SERVICE,
@@ -14,7 +15,10 @@ from gateway.installer import (
     installation_steps,
     removal_steps,
 )
+from gateway.serve.serve_settings import ServeSettings
+from synergai.errors import InvalidSettings
 from synergai.runtime.installation import execute
+from synergai.runtime.settings import options_of
 from tests.fake_systemd import fake_systemd, put_programs
 
 UNIT = f"etc/systemd/system/{SERVICE}"
@@ -105,3 +109,39 @@ def test_gateway_that_will_refuse_to_start_is_foretold(
     write_settings(root, "# keys\n" + "".join(lines))
     found = find_refusal(root)
     assert refusal in found if refusal else not found
+
+
+def test_unknown_policy_is_refused_with_the_known_ones_before_anything_starts() -> None:
+    with pytest.raises(InvalidSettings, match=r"--policy: 'nope' is not in .*available.*edf, fifo"):
+        GatewaySettings.load({"policy": "nope"})
+    assert GatewaySettings.load({"policy": "fifo"}).scheduling.policy == "fifo"
+
+
+@pytest.mark.parametrize("url", ["", "postgresql://a@db/synergai"])
+def test_database_of_the_journal_is_kept_as_given(url: str) -> None:
+    assert GatewaySettings.load({"journal": url}).journal == url
+
+
+@pytest.mark.parametrize("settings", [GatewaySettings, ServeSettings])
+def test_rare_settings_of_connections_are_no_options_but_variables_and_keys(
+    settings: type[GatewaySettings | ServeSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def found(file: Path | None = None) -> tuple[float, float]:
+        loaded = settings.load(file=file)
+        gateway = loaded.gateway if isinstance(loaded, ServeSettings) else loaded
+        return gateway.http_keep_alive_s, gateway.max_connection_age_grace_s
+
+    names = ("http_keep_alive_s", "max_connection_age_grace_s")
+    assert not any(options_of(settings)[name].description for name in names)
+    assert found() == (75.0, 0.0)
+    file = tmp_path / "settings.toml"
+    file.write_text("http_keep_alive_s = 620\nmax_connection_age_grace_s = 3\n")
+    assert found(file) == (620.0, 3.0)
+    for name in names:
+        monkeypatch.setenv(settings.env_var(name), "9")
+    assert found(file) == (9.0, 9.0)
+    monkeypatch.setenv(settings.env_var("http_keep_alive_s"), "0.5")
+    with pytest.raises(InvalidSettings, match=r"HTTP_KEEP_ALIVE_S: '0\.5' is not"):
+        found()

@@ -3,17 +3,28 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
+from gateway.calls.servicers.jobs import JobResults, JobsServicer
+from gateway.entry.access.caller import UNRESTRICTED
+from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.tracker import JobTracker, ProgressRate
+from gateway.jobs.uploads import InputUploads
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import Configuration, EngineName, JobId, WorkerId
+from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
+from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_status_from_proto, job_status_to_proto
+from synergai.wire.memory_bounds import UnreadResponses
+from synergai.wire.server_call import ServerCall
 from tests.cores import new_assignment
+from tests.unit.gateway.conftest import GatewayHarness
 
 W1 = WorkerId("w1")
 
@@ -156,3 +167,72 @@ async def test_watcher_waits_longer_after_a_status_with_many_executions() -> Non
 
 
 # --- conversion -------------------------------------------------------------------------------
+
+
+class _SlowJobs:
+    """Jobs whose list takes two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.listing = 0
+        self.most_at_once = 0
+
+    async def list(self, *_: object) -> list[JobStatus]:
+        self.listing += 1
+        self.most_at_once = max(self.most_at_once, self.listing)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.listing -= 1
+        return []
+
+
+async def test_jobs_are_listed_for_one_caller_at_a_time() -> None:
+    jobs = _SlowJobs()
+    servicer = JobsServicer(
+        cast("SubmittedJobs", jobs),
+        cast("InputUploads", None),
+        cast("JobResults", None),
+        cast("UnreadResponses", None),
+    )
+    context = cast("ServerCall", None)
+    await asyncio.gather(*(servicer.list(jobs_pb2.ListRequest(), context) for _ in range(5)))
+    assert jobs.most_at_once == 1
+
+
+SPEC = JobSpec(engine=EngineName("echo"), queries=10)
+
+
+async def test_job_submitted_twice_concurrently_is_one(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    statuses = await asyncio.gather(
+        *(harness.jobs.submit(UNRESTRICTED, SPEC, "key") for _ in range(2))
+    )
+    assert len({status.id for status in statuses}) == 1
+
+
+async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.jobs.submitted.MAX_JOBS", 2)
+    harness.add_worker()
+    first = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    with pytest.raises(Overloaded):
+        await harness.jobs.submit(UNRESTRICTED, SPEC, "another key")
+    assert (await harness.jobs.submit(UNRESTRICTED, SPEC, "key")).id == first.id
+    with pytest.raises(IdempotencyConflict):
+        await harness.jobs.submit(UNRESTRICTED, replace(SPEC, queries=11), "key")
+
+
+@pytest.mark.parametrize("key", ["a\nb", "k" * 257], ids=["not printable", "too long"])
+async def test_unsuitable_key_is_refused(harness: GatewayHarness, key: str) -> None:
+    harness.add_worker()
+    with pytest.raises(InvalidInput, match="an idempotency key has at most 256 characters"):
+        await harness.jobs.submit(UNRESTRICTED, SPEC, key)
+
+
+async def test_job_without_samples_is_refused(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    unverified = replace(worker.engines[SPEC.engine], samples=0, unverified="it fails")
+    harness.catalogue.update(worker.id, unverified)
+    with pytest.raises(EngineUnusable, match="no samples"):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)

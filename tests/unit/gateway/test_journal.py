@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import apsw
 import psutil
@@ -14,15 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.journal import operations
+from gateway.journal import operations, shared_state
 from gateway.journal.job_record import RecordedExecution, RecordedJob
 from gateway.journal.journal import Journal
+from gateway.journal.shared_state import SharedState, StateDocuments
 from gateway.journal.sqlite_store import SqliteStore, open_journal
 from gateway.journal.store import JournalBroken
 from synergai.domain import AssignmentId, Configuration, EngineName, JobId, WorkerId
-from synergai.errors import InternalError, Unavailable
+from synergai.errors import InternalError, SynergaiError, Unavailable
 from synergai.jobs import JobSpec, JobState
-from synergai.runtime.clock import Clock
+from synergai.runtime.clock import MAX_DOWNTIME_S, Clock, ClockReading
 from synergai.runtime.database import connect
 
 QUERIES = 20
@@ -267,3 +269,95 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
             assert [(e.first, e.count) for e in read.executions] == model.recorded[job]
     finally:
         await journal.close()
+
+
+HOUR = 3600.0
+
+
+class FrozenClock(Clock):
+    """A clock that stands still at a reading."""
+
+    def __init__(self, reading: ClockReading) -> None:
+        super().__init__()
+        self._reading = reading
+
+    def read(self) -> ClockReading:
+        return self._reading
+
+
+BEFORE = ClockReading("boot 1", 5000.0, 160.0)
+"""The jobs were submitted at 100.0, so they were a minute old."""
+
+
+@pytest.mark.parametrize(
+    ("after", "age_s"),
+    [
+        (ClockReading("boot 1", 5010.0, 170.0), 70),
+        (ClockReading("boot 1", 5010.0, 170.0 + HOUR), 70),
+        (ClockReading("boot 1", 5010.0, 170.0 - HOUR), 70),
+        (ClockReading("boot 2", 8.0, 170.0), 70),
+        (ClockReading("boot 2", 8.0, 160.0 + HOUR), 60 + HOUR),
+        (ClockReading("boot 2", 8.0, 170.0 - HOUR), 60),
+        (ClockReading("boot 2", 8.0, 160.0 + 9 * MAX_DOWNTIME_S), 60 + MAX_DOWNTIME_S),
+        (ClockReading("", 5010.0, 170.0), 70),
+    ],
+)
+async def test_age_of_a_job_follows_the_time_that_passed(
+    tmp_path: Path, after: ClockReading, age_s: float
+) -> None:
+    journal = Journal(tmp_path, clock=FrozenClock(BEFORE))
+    await journal.accept(a_record("waiting", qos=90.0))
+    await journal.accept(a_record("ended"))
+    await journal.record_end(ended(a_record("ended")))
+    await journal.close()
+    for _ in range(2):  # the second start finds an unchanged clock
+        journal = Journal(tmp_path, clock=FrozenClock(after))
+        [waiting] = await journal.unfinished_jobs()
+        past = await journal.find_job(a_record("ended").id)
+        await journal.close()
+        assert after.unix - waiting.submitted_at == pytest.approx(age_s)
+        assert waiting.deadline_at - after.unix == pytest.approx(90.0 - age_s)
+        assert past is not None
+        assert (past.submitted_at, past.finished_at) == (100.0, 200.0)
+
+
+async def test_change_of_the_clock_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Journal(tmp_path, clock=FrozenClock(BEFORE)).close()
+    await Journal(tmp_path, clock=FrozenClock(BEFORE._replace(unix=160.0 + HOUR))).close()
+    assert "changed by +3600 s" in caplog.text
+
+
+class FakeJournal:
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    async def change_documents(self, changed: dict[str, str], _removed: object) -> None:
+        assert changed == {"policies": "new"}
+        self.changed.set()
+
+
+@pytest.mark.parametrize("error", [Unavailable("the dictionary is locked"), OSError("no file")])
+async def test_changes_are_recorded_once_the_state_can_be_read_again(
+    error: SynergaiError | OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = [error, {"policies": "new"}]
+
+    def read(_documents: StateDocuments) -> object:
+        outcome = found.pop(0) if len(found) > 1 else found[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(shared_state, "_LOOK_S", 0.0)
+    monkeypatch.setattr(StateDocuments, "read", read)
+    journal = FakeJournal()
+    shared = SharedState(cast("Journal", journal), tmp_path, tmp_path / "dictionary.db")
+    following = asyncio.create_task(shared.follow())
+    waiting = asyncio.create_task(journal.changed.wait())
+    await asyncio.wait([following, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert not following.done()
+    following.cancel()
+    await asyncio.wait([following])
+    await shared.close()

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.model_control import ModelControl
 from synergai import errors
+from synergai.core.scheduling.events import Load
 from synergai.domain import Configuration, Engine, EngineName, Session
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.runtime.send_queue import SendQueue
@@ -256,3 +257,18 @@ async def test_unloading_fails_a_load_in_progress(fleet: Fleet) -> None:
     assert isinstance(await error_of(task), errors.EngineUnusable)
     with pytest.raises(errors.EngineUnloaded):
         fleet.harness.catalogue.find(ECHO)
+
+
+FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first", "second"))
+
+
+async def test_the_order_to_preload_says_so(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    worker.control = SendQueue(100)
+    harness.dispatcher._execute(Load(worker.id, FIRST, 3.0), 0.0)
+    harness.catalogue.add_known([SECOND.engine])
+    harness.catalogue.unload(SECOND.engine)
+    harness.dispatcher._execute(Load(worker.id, SECOND, 3.0), 0.0)
+    [order] = worker.control.get_batch_nowait()
+    assert order.load.preload
+    assert session_from_proto(order.load.session) == FIRST

@@ -1,16 +1,27 @@
-"""Variants in the registrations of workers."""
+"""Workers: registrations, power, heartbeats, and the connections of all."""
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from gateway.fleet.worker import ConnectedWorker
+from gateway.fleet.worker import ConnectedWorker, WorkerPower
+from gateway.grpc_server import RESERVED, connection_limits
+from gateway.hub.connections import AgentConnection, HeartbeatMonitor
 from gateway.hub.hub import worker_from_registration
+from gateway.monitoring.metrics import FamilyCollector, worker_families
 from synergai.core.scheduling.events import SessionSize
 from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput
 from synergai.v1 import common_pb2, hub_pb2
-from synergai.wire.agent_messages import read_engine, read_registration
+from synergai.wire.agent_messages import (
+    PowerDraw,
+    ProtocolViolation,
+    read_engine,
+    read_heartbeat,
+    read_registration,
+)
 from synergai.wire.converters import engine_to_proto
 from synergai.wire.limits import HUB_VERSION
 from tests.unit.gateway.conftest import ECHO, ENGINE
@@ -128,3 +139,115 @@ def test_memory_of_sessions_and_cores_of_engines_reach_the_scheduler() -> None:
     assert earlier.memory_bytes == 0
     assert earlier.cores == 0
     assert not earlier.session_sizes
+
+
+def draw(joules: float, watts: float = 10.0) -> PowerDraw:
+    return PowerDraw(watts, joules)
+
+
+def test_energy_that_decreases_is_a_violation() -> None:
+    power = WorkerPower(meter="INA3221")
+    power.update(draw(10.0))
+    with pytest.raises(ProtocolViolation):
+        power.update(draw(1.0))
+    assert power.joules == 10.0
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        hub_pb2.Draw(watts=1.0, joules=math.nan),
+        hub_pb2.Draw(watts=math.inf, joules=1.0),
+        hub_pb2.Draw(watts=-1.0, joules=1.0),
+    ],
+)
+def test_impossible_power_is_a_violation(impossible: hub_pb2.Draw) -> None:
+    with pytest.raises(ProtocolViolation):
+        read_heartbeat(hub_pb2.Heartbeat(draw=impossible))
+
+
+@pytest.mark.parametrize(("power_mode", "meter"), [("a mode", ""), ("", "x\n"), ("", "x" * 300)])
+def test_a_registration_with_an_impossible_mode_or_meter_is_refused(
+    power_mode: str, meter: str
+) -> None:
+    message = hub_pb2.Register(
+        protocol_version=HUB_VERSION,
+        worker_id="w",
+        worker_class="c",
+        power_mode=power_mode,
+        meter=meter,
+    )
+    with pytest.raises(InvalidInput):
+        worker_from_registration(read_registration(message), None, 0.0)
+
+
+def test_metrics_cover_only_measured_machines() -> None:
+    registered = [
+        hub_pb2.Register(
+            protocol_version=HUB_VERSION, worker_id=name, worker_class="c", meter=meter
+        )
+        for name, meter in (("board", "INA3221"), ("cloud", ""))
+    ]
+    board, cloud = (
+        worker_from_registration(read_registration(message), None, 0.0) for message in registered
+    )
+    for joules in (10.0, 14.0):
+        board.power.update(draw(joules))
+    collector = FamilyCollector()
+    collector.add(*worker_families(lambda: [board, cloud], dict))
+    collector.snapshot()
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for metric in collector.collect()
+        for sample in metric.samples
+        if "watts" in sample.name or "joules" in sample.name
+    }
+    assert samples == {
+        ("synergai_worker_power_watts", "board"): 10.0,
+        ("synergai_worker_energy_joules_total", "board"): 14.0,
+    }
+
+
+def seen(at: float, unread_s: float = 0.0) -> tuple[AgentConnection, ConnectedWorker]:
+    connection = SimpleNamespace(unread_s=lambda: unread_s)
+    worker = SimpleNamespace(id="w1", last_seen_at=at)
+    return cast("AgentConnection", connection), cast("ConnectedWorker", worker)
+
+
+@pytest.fixture
+def monitor() -> HeartbeatMonitor:
+    """Return a monitor of heartbeats every second, checked until 10 s."""
+    monitor = HeartbeatMonitor(1.0, 0.0)
+    for half_seconds in range(1, 21):
+        monitor.lost([], half_seconds * 0.5)
+    return monitor
+
+
+def test_worker_is_lost_once_three_heartbeats_are_missing(monitor: HeartbeatMonitor) -> None:
+    silent, late, fresh = seen(7.4), seen(7.6), seen(10.4)
+    reason = "no message from worker 'w1' for 3 s"
+    assert monitor.lost([silent, late, fresh], 10.5) == [(*silent, reason)]
+
+
+def test_worker_that_sends_heartbeats_but_takes_no_control_message_is_lost(
+    monitor: HeartbeatMonitor,
+) -> None:
+    stuck, slow = seen(10.4, unread_s=3.1), seen(10.4, unread_s=2.9)
+    reason = "worker 'w1' has taken no control message for 3 s"
+    assert monitor.lost([stuck, slow], 10.5) == [(*stuck, reason)]
+
+
+def test_stalled_gateway_reads_pending_messages_before_losing_workers(
+    monitor: HeartbeatMonitor,
+) -> None:
+    silent, alive = seen(9.0), seen(9.0)
+    assert monitor.lost([silent, alive], 20.0) == []
+    alive[1].last_seen_at = 20.1
+    assert [lost[:2] for lost in monitor.lost([silent, alive], 20.5)] == [silent]
+
+
+@pytest.mark.parametrize("descriptors", [1024, 20_000, 65_536])
+def test_all_connections_fit(descriptors: int) -> None:
+    clients, agents = connection_limits(descriptors)
+    assert RESERVED + clients + 2 * agents <= descriptors
+    assert clients >= 48

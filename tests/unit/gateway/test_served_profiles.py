@@ -6,15 +6,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway.calls.servicers.engines import of_variant, with_variants
 from gateway.fleet.served_profiles import ServedProfiles
-from gateway.fleet.worker import ConnectedWorker
+from gateway.fleet.variants import FleetVariants
+from gateway.fleet.worker import CompletedQueries, ConnectedWorker
+from gateway.monitoring.counts import EngineMetrics
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.core.scheduling.events import ProfilesAdded, ProfilesRemoved
-from synergai.domain import Configuration, Engine, Variant
-from synergai.profiles.dictionary import MEASURED, OBSERVED, ProfileEntry
+from synergai.domain import MAX_VARIANTS, Configuration, Engine, EngineName, Variant, WorkerId
+from synergai.errors import InvalidInput, VersionNotFound
+from synergai.jobs import JobSpec
+from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
+from synergai.profiles.dictionary import MEASURED, OBSERVED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.service import ProfileService
 from tests.cores import new_entry
-from tests.unit.gateway.conftest import ECHO, ENGINE, make_worker
+from tests.unit.gateway.conftest import ECHO, ENGINE, GatewayHarness, make_worker
 
 OLD, NEW = "a" * 64, "b" * 64
 
@@ -120,3 +126,176 @@ async def test_new_profile_of_another_file_is_set_aside_and_one_of_the_served_fi
     setup.apply(setup.served.put([an_entry(NEW)]))
     assert setup.used == [an_entry(NEW)]
     assert not setup.profiles.set_aside
+
+
+ACCURACIES = {"full": 0.88, "int8": 0.87, "p25": 0.0}
+"""Declared; that of p25 is not known."""
+
+
+FULL, INT8 = Variant(name="full", digest="f"), Variant(name="int8", digest="i")
+
+
+@pytest.fixture
+def family(engine: Engine) -> Engine:
+    variants = (Variant(name=name, accuracy=value) for name, value in ACCURACIES.items())
+    return replace(engine, variants=tuple(variants))
+
+
+def worker_with(engine: Engine, worker_id: str = "w1") -> ConnectedWorker:
+    worker = make_worker(worker_id)
+    worker.engines[ECHO] = engine
+    return worker
+
+
+def measured(variant: str, accuracy: float, samples: int = 1000) -> ProfileEntry:
+    return new_entry(
+        ECHO,
+        "test",
+        100.0,
+        Configuration(1, variant=variant),
+        accuracy=accuracy,
+        accuracy_samples=samples,
+    )
+
+
+def fleet(engine: Engine, *entries: ProfileEntry) -> FleetVariants:
+    workers = [worker_with(engine)]
+    return FleetVariants(ConfigurationDictionary(entries), lambda: workers)
+
+
+def test_measured_accuracy_goes_before_the_declared_one(family: Engine) -> None:
+    variants = fleet(family, measured("int8", 0.86), measured("full", 0.0, samples=0))
+    worker = worker_with(family)
+    found = [variants.accuracy(ECHO, worker, Configuration(1, variant=name)) for name in ACCURACIES]
+    assert found == [0.88, 0.86, 0.0]
+
+
+def test_floor_is_checked_once_for_workers_that_are_alike(
+    family: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [worker_with(family, f"w{number}") for number in range(20)]
+    workers[-1].configurations = (Configuration(1), Configuration(2))
+    variants = FleetVariants(ConfigurationDictionary([]), lambda: workers)
+    asked: list[str] = []
+    accuracy = variants.accuracy
+
+    def counted(engine: EngineName, worker: ConnectedWorker, each: Configuration) -> float:
+        asked.append(worker.id)
+        return accuracy(engine, worker, each)
+
+    monkeypatch.setattr(variants, "accuracy", counted)
+    with pytest.raises(InvalidInput, match="full"):
+        variants.check_floor(ECHO, 0.99)
+    assert set(asked) == {"w0", "w19"}
+
+
+def test_floor_beyond_all_variants_names_the_best(family: Engine) -> None:
+    with pytest.raises(InvalidInput, match=r"accuracy of 0\.9: variant 1\.full has 0\.88"):
+        fleet(family).check_floor(ECHO, 0.9)
+
+
+@pytest.mark.parametrize("variant", ["p25", ""])
+def test_unknown_accuracy_reaches_no_floor(family: Engine, engine: Engine, variant: str) -> None:
+    with pytest.raises(InvalidInput, match="is not known"):
+        fleet(family if variant else engine).check_floor(ECHO, 0.1, variant)
+
+
+async def test_engine_without_variants_has_no_versions_with_a_dot(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    with pytest.raises(VersionNotFound):
+        harness.versions.find(ECHO, "1.int8")
+
+
+async def test_job_keeps_its_variant_and_floor(harness: GatewayHarness, family: Engine) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    spec = JobSpec(engine=EngineName(ECHO), variant="int8", min_accuracy=0.5)
+    assert harness.versions.of_job(spec) == replace(spec, version="1")
+    with pytest.raises(VersionNotFound):
+        harness.versions.of_job(replace(spec, variant="p50"))
+    with pytest.raises(InvalidInput, match="reach"):
+        harness.versions.of_job(replace(spec, min_accuracy=0.99))
+
+
+async def test_request_below_its_floor_is_refused_at_once(
+    harness: GatewayHarness, family: Engine
+) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    floor = {"synergai_min_accuracy": InferParameter(string_param="0.95")}
+    with pytest.raises(InvalidInput, match="reach"):
+        harness.begin_request(parameters=floor)
+    assert harness.metric("requests_total", engine=ECHO, outcome="invalid") == 1
+
+
+async def test_pin_and_floor_reach_the_scheduler(harness: GatewayHarness, family: Engine) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    floor = {"synergai_min_accuracy": InferParameter(double_param=0.5)}
+    request = harness.begin_request(model_version="1.int8", parameters=floor)
+    assert (request.job.variant, request.job.min_accuracy) == ("int8", 0.5)
+    request.abandon()
+
+
+async def test_request_that_names_a_variant_is_answered_with_a_single_file_that_is_this_variant(
+    harness: GatewayHarness, engine: Engine
+) -> None:
+    worker = worker_with(replace(engine, file_variant="int8"))
+    harness.catalogue.update(WorkerId("w2"), replace(engine, variants=(INT8, FULL)))
+    harness.catalogue.update(worker.id, replace(engine, digest=INT8.digest))
+    harness.dispatcher.add_worker(worker)
+    other = harness.begin_request(model_version="1.full")
+    assert harness.assignments(worker) == []
+    request = harness.begin_request(model_version="1.int8")
+    [assignment] = harness.assignments(worker)
+    assert assignment.configuration == Configuration(1)
+    answer = ModelInferResponse(model_name=ECHO, model_version="1", id="7")
+    harness.complete(worker, assignment, [answer.SerializeToString()], done=1)
+    response = ModelInferResponse.FromString(bytes(await request.result))
+    assert (response.model_version, response.id) == ("1.int8", "7")
+    assert harness.metrics.engines[ECHO].variant("int8").statistics.success.count == 1
+    other.abandon()
+
+
+def test_floor_is_checked_against_the_variant_that_a_single_file_is(engine: Engine) -> None:
+    variants = fleet(replace(engine, file_variant="int8"), measured("", 0.87))
+    variants.check_floor(ECHO, 0.87, "int8")
+    variants.check_floor(ECHO, 0.87, "int8")
+    with pytest.raises(InvalidInput, match=r"it has 0\.87"):
+        variants.check_floor(ECHO, 0.88, "int8")
+
+
+def test_versions_are_listed_each_before_its_variants(family: Engine) -> None:
+    listed = with_variants([("1", ()), ("2", [each.name for each in family.variants])])
+    assert listed == ["1", "2", "2.full", "2.int8", "2.p25"]
+    assert of_variant(family, "int8").version == "1.int8"
+
+
+def completed(variant: str) -> CompletedQueries:
+    return CompletedQueries(engine=ECHO, queries=2, compute_s=0.5, batch=1, at=1.0, variant=variant)
+
+
+async def test_queries_are_counted_by_variant(harness: GatewayHarness) -> None:
+    harness.metrics.engines[ECHO].record(completed("int8"))
+    assert harness.metric("variant_queries_total", engine=ECHO, variant="int8") == 2
+    assert harness.metrics.engines[ECHO].variant("int8").statistics.compute.count == 2
+
+
+def test_late_and_missing_answers_have_no_accuracy() -> None:
+    metrics = EngineMetrics()
+    for outcome in ("ok", "late", "rejected", "invalid", "cancelled"):
+        metrics.requests.count(outcome)
+    metrics.count_answer(0.9, 0.0, late=False)
+    metrics.count_answer(0.8, 0.85, late=True)
+    assert metrics.effective_accuracy == pytest.approx(0.3)
+    assert metrics.floor_violations == 1
+
+
+def test_number_of_counted_variants_is_bounded() -> None:
+    metrics = EngineMetrics()
+    for number in range(MAX_VARIANTS + 5):
+        metrics.variant(f"v{number}")
+    assert len(metrics.variants) == MAX_VARIANTS + 1

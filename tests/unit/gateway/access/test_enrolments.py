@@ -1,13 +1,25 @@
 """Enrolment tokens and the secrets that workers exchange them for."""
 
+import json
 import os
+import random
 import threading
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore, sha256
-from synergai.errors import NotFound, Unauthenticated
+from gateway.cli import app, parse_time
+from gateway.entry.access.table import AllowedWorkers
+from gateway.entry.access.workers import (
+    ENROLMENTS_FILE,
+    EnrolmentStore,
+    JoiningWorker,
+    WorkerRules,
+    sha256,
+)
+from gateway.journal.files import lock
+from synergai.errors import InvalidInput, NotFound, Unauthenticated, Unavailable
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -153,3 +165,106 @@ def test_file_created_by_root_belongs_to_the_owner_of_the_directory(tmp_path: Pa
     os.chown(tmp_path, 1234, 1234)
     issue(EnrolmentStore(tmp_path))
     assert (tmp_path / ENROLMENTS_FILE).stat().st_uid == 1234
+
+
+FLIPS = 100
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Return a state directory with workers that enrolled."""
+    store = EnrolmentStore(tmp_path)
+    for number in range(12):
+        name = f"worker-{number}"
+        store.enrol(store.issue(name, "nx", 1e9, 0.0), name, "nx", sha256(name), 0.0)
+    return tmp_path
+
+
+def flip(file: Path, offset: int, bits: int = 1) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset] ^= bits
+    file.write_bytes(data)
+
+
+def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
+    rng = random.Random(1)
+    file = state / ENROLMENTS_FILE
+    whole = file.read_bytes()
+    store = EnrolmentStore(state)
+    expected = store.workers()
+    refused = harmless = 0
+    for _ in range(FLIPS):
+        flip(file, rng.randrange(len(whole)), rng.randrange(1, 256))
+        try:
+            store = EnrolmentStore(state)
+            read = store.workers()
+        except Unavailable as error:
+            refused += str(file) in str(error)
+        else:
+            harmless += read == expected
+        file.write_bytes(whole)
+    assert refused + harmless == FLIPS
+    assert refused > FLIPS * 0.9
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
+    state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = WorkerRules(state, nothing)
+    rules.set_rows((AllowedWorkers(id="*", worker_class="nx"),))
+    token = EnrolmentStore(state).issue("", "", 1e12, 0.0)
+    flip(state / ENROLMENTS_FILE, 200)
+    joining = JoiningWorker(id="new", worker_class="nx", secret_sha256=sha256("new"))
+    with pytest.raises(Unavailable, match="worker new cannot join now") as raised:
+        await rules.admit(joining, token)
+    assert str(state) not in str(raised.value)
+    assert str(state) in caplog.text
+    await rules.close()
+
+
+def run(*arguments: str, state: Path) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--state", str(state)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def test_printed_token_enrols_the_worker_that_it_is_for(tmp_path: Path) -> None:
+    os.close(lock(tmp_path))
+    token = run("enroll", "--worker-id", "w1", "--ttl", "30m", state=tmp_path)
+    assert run("workers", "list", state=tmp_path).startswith("no worker is enrolled")
+    store = EnrolmentStore(tmp_path)
+    store.enrol(token, "w1", "nx", sha256("secret"), 0.0)
+    [listed] = json.loads(run("workers", "list", "--json", state=tmp_path))
+    assert (listed["id"], listed["worker_class"], listed["revoked_at"]) == ("w1", "nx", "")
+    run("workers", "revoke", "w1", state=tmp_path)
+    [listed] = json.loads(run("workers", "list", "--json", state=tmp_path))
+    assert listed["revoked_at"]
+    assert "w1" in run("workers", "list", state=tmp_path)
+    with pytest.raises(NotFound, match="no enrolled worker 'w2'"):
+        run("workers", "revoke", "w2", state=tmp_path)
+
+
+def test_token_is_only_made_for_a_directory_that_a_gateway_has_used(tmp_path: Path) -> None:
+    for state in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotFound, match="is no gateway's state directory"):
+            run("enroll", state=state)
+    assert not list(tmp_path.iterdir())
+
+
+def test_token_says_for_which_gateway_it_is_and_whether_that_runs(tmp_path: Path) -> None:
+    held = lock(tmp_path)
+    said = CliRunner().invoke(app, ["enroll", "--state", str(tmp_path)]).stderr
+    assert said.endswith(f"at the gateway of {tmp_path}.\n")
+    os.close(held)
+    said = CliRunner().invoke(app, ["enroll", "--state", str(tmp_path)]).stderr
+    assert said.endswith(f"at the gateway of {tmp_path}, which is not running.\n")
+
+
+@pytest.mark.parametrize("text", ["", "0h", "-1h", "1w", "nan", "inf", "forever"])
+def test_invalid_validity_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="30m"):
+        parse_time(text)

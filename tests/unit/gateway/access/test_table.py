@@ -1,9 +1,14 @@
+"""The access table, and commands that read it."""
+
+import asyncio
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from gateway.entry.access.caller import Role
-from gateway.entry.access.table import Quota, read_access_table
+from gateway.entry.access.table import Quota, WatchedFile, read_access_table
+from synergai.cli.main import main
 from synergai.errors import InvalidInput
 
 TOKEN = "0" * 64
@@ -132,3 +137,133 @@ def test_mistake_in_the_table_is_reported_with_its_place(
 def test_missing_table_is_an_error(path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read: No such file"):
         read_access_table(path)
+
+
+async def test_change_reaches_followers_and_an_invalid_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+
+    def read() -> int:
+        text = path.read_text()
+        if not text.isdecimal():
+            raise InvalidInput(f"{path}: {text!r} is not a number")
+        return int(text)
+
+    seen: list[int] = []
+    watched = WatchedFile("number", path, read)
+    watched.follow(seen.append)
+    await watched.look()
+    assert seen == [1]
+    for text in ("20", "three", "400"):
+        await asyncio.to_thread(path.write_text, text)
+        await watched.look()
+    assert seen == [1, 20, 400]
+    assert watched.rejected == 1
+    assert "keeping the previous number" in caplog.text
+
+
+async def test_change_that_is_being_written_is_read_once_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+
+    def read() -> str:
+        text = path.read_text()
+        if not text:  # an editor has just emptied the file
+            path.write_text("20")
+        return text
+
+    watched = WatchedFile("number", path, read)
+    seen: list[str] = []
+    watched.follow(seen.append)
+    await asyncio.to_thread(path.write_text, "")
+    await watched.look()
+    assert seen == ["1"]
+    await watched.look()
+    assert seen == ["1", "20"]
+
+
+async def test_bug_in_one_follower_or_the_reader_does_not_end_the_watching(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "number"
+    path.write_text("1")
+    watched = WatchedFile("number", path, lambda: 6 // int(path.read_text()))
+    seen: list[int] = []
+
+    def broken(number: int) -> None:
+        if number == 3:
+            raise KeyError(number)
+
+    watched.follow(broken)
+    watched.follow(seen.append)
+    for text in ("02", "0", "003"):
+        await asyncio.to_thread(path.write_text, text)
+        await watched.look()
+    assert seen == [6, 3, 2]
+    assert watched.rejected == 1
+    assert "keeping the previous number: integer division or modulo by zero" in caplog.text
+    assert "did not follow the number" in caplog.text
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(["access", *arguments])
+    code = exit_.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_token_is_printed_once_and_the_rows_have_its_hash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("token", "camera-7", "--tenant", "vision") == 0
+    printed = capsys.readouterr()
+    token = printed.out.strip()
+    table = tmp_path / "access.toml"
+    table.write_text(printed.err)
+    [client] = read_access_table(table).clients
+    assert (client.name, client.tenant) == ("camera-7", "vision")
+    assert client.token_sha256 == hashlib.sha256(token.encode()).hexdigest()
+    assert len(token) >= 43
+    assert token not in printed.err
+
+
+def test_check_prints_who_may_do_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "access.toml"
+    table.write_text(
+        '[[clients]]\nname = "cam"\ntenant = "vision"\ncertificate = "cam.example.org"\n'
+        '[[clients]]\nname = "idle"\ncertificate = "idle"\nexpires = 2020-01-01T00:00:00Z\n'
+        '[[grants]]\nto = ["cam"]\nroles = ["observe", "infer"]\nengines = ["resnet*"]\n'
+        'tenants = ["lab"]\n'
+        '[[grants]]\nto = ["anonymous"]\nroles = ["infer"]\n'
+        '[[grants]]\nto = ["nobody-*"]\nroles = ["infer"]\n'
+    )
+    assert run("check", str(table)) == 0
+    printed = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in printed.out.splitlines()]
+    assert "cam certificate cam.example.org vision infer, observe resnet* vision, lab" in lines
+    assert "anonymous none infer * its own" in lines
+    assert "the credentials of 'idle' have expired" in printed.err
+    assert "client 'idle' may do nothing" in printed.err
+    assert "grant 3 is for no client: nobody-*" in printed.err
+
+
+def test_check_names_web_tokens_only_for_grants_that_they_can_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "access.toml"
+    table.write_text(
+        '[[jwt]]\nissuer = "i"\naudience = "a"\nkeys = "jwks.json"\n'
+        '[[grants]]\nto = ["ops-*", "group:cameras", "anonymous"]\nroles = ["infer"]\n'
+        '[[grants]]\nto = ["jwt:alice", "*", "j?t:*", "[jk]*"]\nroles = ["observe"]\n'
+        '[[grants]]\nto = ["ops-*", "jwtalice"]\nroles = ["operate"]\n'
+    )
+    assert run("check", str(table)) == 0
+    printed = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in printed.out.splitlines()]
+    assert "jwt: group:cameras JSON web token by claim infer * its own" in lines
+    assert "jwt: jwt:alice, *, j?t:*, [jk]* JSON web token by claim observe * its own" in lines
+    assert "operate" not in printed.out
+    assert "grant 3 is for no client: ops-*, jwtalice" in printed.err
