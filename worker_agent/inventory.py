@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.resources import usable_cores
-from synergai.runtime.tasks import TaskBag
 from worker_agent.describer import (
     Describer,
     EngineSnapshot,
@@ -23,23 +22,21 @@ from worker_agent.describer import (
     stamps_of,
     take_snapshots,
 )
-from worker_agent.hosts.memory import CrowdedOut, HostMemory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
     from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
     from worker_agent.describer import Inspect
+    from worker_agent.hosts.memory import HostMemory
 
     OnDescribed: TypeAlias = Callable[[Engine], object]
 
 _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
-_SLOW_S: Final = 5.0
-"""Seconds after which a model may hang, and should not hold up the others."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
 FIRST_S: Final = 10.0
@@ -56,43 +53,6 @@ _log = logging.getLogger(__name__)
 
 class _Outdated(Exception):
     """An engine has changed before its turn to be loaded."""
-
-
-class _Slots:
-    """Slots for work. One work that takes long may give its slot back, so that others begin."""
-
-    def __init__(self, count: int) -> None:
-        self._free = asyncio.Semaphore(count)
-        self._count = count
-        self._alone = asyncio.Lock()
-        # Of the one that has given its slot back.
-        self._slow = asyncio.Lock()
-
-    @asynccontextmanager
-    async def one(self) -> AsyncGenerator[None]:
-        """Wait for a slot, and hold it while the work is not the slow one."""
-
-        async def give_back() -> None:
-            await asyncio.sleep(_SLOW_S)
-            await self._slow.acquire()
-            self._free.release()
-
-        await self._free.acquire()
-        async with TaskBag() as tasks:
-            giving_back = tasks.start(give_back())
-            try:
-                yield
-            finally:
-                (self._slow if giving_back.done() else self._free).release()
-
-    @asynccontextmanager
-    async def all(self) -> AsyncGenerator[None]:
-        """Wait for all slots, and hold them, so that nothing else runs."""
-        async with self._alone, AsyncExitStack() as stack:
-            for _ in range(self._count):
-                await stack.enter_async_context(self._free)
-            await stack.enter_async_context(self._slow)
-            yield
 
 
 class _Retry(NamedTuple):
@@ -159,7 +119,7 @@ class Inventory:
         parallel = parallel or max(1, min(_MAX_PARALLEL, usable_cores() - 1))
         if memory is not None and memory.limit_bytes:
             parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
-        self._slots = _Slots(parallel)
+        self._slots = asyncio.Semaphore(parallel)
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect
@@ -238,7 +198,7 @@ class Inventory:
     async def _retry(self, name: EngineName, on_described: OnDescribed) -> None:
         async with AsyncExitStack() as stack:
             async with self._next_retry:
-                await stack.enter_async_context(self._slots.one())
+                await stack.enter_async_context(self._slots)
             # A load that is requested does not wait while this one waits for its turn.
             await stack.enter_async_context(self._again.setdefault(name, asyncio.Lock()))
             if name in self._to_retry():
@@ -325,18 +285,11 @@ class Inventory:
     async def _inspect_in_turn(
         self, snapshot: EngineSnapshot, definition: EngineDefinition
     ) -> EngineDescription:
-        """Inspect an engine or one of its variants; alone if memory is short."""
-        with suppress(CrowdedOut):
-            async with self._slots.one():
-                self._check_current(snapshot)
-                return await self._inspect(definition)
-        async with self._slots.all():
-            self._check_current(snapshot)
+        """Inspect an engine or one of its variants, if it is still as it was found."""
+        async with self._slots:
+            if not self._is_current(snapshot):
+                raise _Outdated
             return await self._inspect(definition)
-
-    def _check_current(self, snapshot: EngineSnapshot) -> None:
-        if not self._is_current(snapshot):
-            raise _Outdated
 
     def _is_current(self, snapshot: EngineSnapshot) -> bool:
         """Return whether an engine has neither changed nor been removed since it was found."""

@@ -282,7 +282,7 @@ async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
-        slots = retrying.inventory._slots._free
+        slots = retrying.inventory._slots
         waiting = len(slots._waiters or ())
         put_whole(models, "new")
         group.create_task(poll(retrying.inventory))

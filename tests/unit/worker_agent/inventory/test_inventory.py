@@ -3,24 +3,17 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-import worker_agent.inventory
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import NotFound
-from synergai.models.descriptions import EngineDescription
-from synergai.models.directory import EngineDefinition
 from tests.inventories import described
 from tests.unit.worker_agent.inventory.conftest import (
     ONE,
-    THREE,
     TWO,
     Blocked,
-    Held,
     Loads,
     ignore,
     poll,
@@ -28,32 +21,12 @@ from tests.unit.worker_agent.inventory.conftest import (
     put_whole,
     running,
 )
-from tests.waiting import turns, until
-from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory import Inventory
 from worker_agent.served_engines import ModelDirectoryWatch
 
 
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-async def test_engine_crowded_out_of_memory_is_loaded_again_before_it_counts_as_faulty(
-    models: Path, tmp_path: Path, loads: Loads
-) -> None:
-    tried: list[EngineName] = []
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        tried.append(definition.name)
-        if tried == [ONE]:
-            raise CrowdedOut("all engines used more than allowed")
-        return await loads(definition)
-
-    put(models, "two", b"longer than the first")
-    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
-    engines = await described(inventory)
-    assert sorted(tried) == [ONE, ONE, TWO]
-    assert not any(engine.fault for engine in engines.values())
 
 
 STAGE = EngineName("one.s0-4")
@@ -89,66 +62,6 @@ async def test_stage_that_declares_its_tensors_is_loaded_once_that_has_failed_in
     inventory.retry_later(STAGE)
     await inventory.describe_again(STAGE, ignore)
     assert STAGE in loads
-
-
-class Slow:
-    """An inventory whose loads count as slow at once, one at a time."""
-
-    def __init__(self, models: Path, cache: Path) -> None:
-        self._held = Held()
-        self._inventory = Inventory(models, cache, self._held, parallel=1)
-
-    @asynccontextmanager
-    async def describing(self) -> AsyncGenerator[Held]:
-        """Describe the engines, of which the first two are being loaded from now on."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(described(self._inventory))
-            await until(lambda: self._held == [ONE, TWO])
-            yield self._held
-
-
-@pytest.fixture
-def slow(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    monkeypatch.setattr(worker_agent.inventory, "_SLOW_S", 0.0)
-    put(models, "two", b"longer than the first")
-    return Slow(models, tmp_path / "engines.json")
-
-
-async def test_model_that_loads_slowly_holds_up_neither_others_nor_more_than_one_at_a_time(
-    models: Path, slow: Slow
-) -> None:
-    put(models, "three", b"longer than the first and the second")
-    async with slow.describing() as held:
-        await turns(20)
-        assert held == [ONE, TWO]
-        held.ends[TWO].set_result(None)
-        await until(lambda: held == [ONE, TWO, THREE])
-        held.ends[ONE].set_result(None)
-        held.ends[THREE].set_result(None)
-
-
-async def test_next_slow_model_holds_up_no_others_once_the_one_before_is_loaded(
-    models: Path, slow: Slow
-) -> None:
-    put(models, "three", b"longer than the first and the second")
-    async with slow.describing() as held:
-        await turns(20)
-        held.ends[ONE].set_result(None)
-        await until(lambda: held == [ONE, TWO, THREE])
-        held.ends[TWO].set_result(None)
-        held.ends[THREE].set_result(None)
-
-
-async def test_model_that_was_crowded_out_waits_for_one_that_loads_slowly(
-    slow: Slow,
-) -> None:
-    async with slow.describing() as held:
-        held.ends.pop(TWO).set_exception(CrowdedOut("all engines used more than allowed"))
-        await turns(20)
-        assert held == [ONE, TWO]
-        held.ends[ONE].set_result(None)
-        await until(lambda: held == [ONE, TWO, TWO])
-        held.ends[TWO].set_result(None)
 
 
 async def test_watch_reports_an_engine_while_another_is_inspected(
@@ -190,27 +103,17 @@ async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
     assert engines == []
 
 
-@pytest.mark.parametrize("crowded_out", [False, True])
 async def test_engine_that_changed_before_its_load_is_loaded_once(
-    models: Path, tmp_path: Path, *, crowded_out: bool
+    models: Path, tmp_path: Path
 ) -> None:
-    loads, crowded = Blocked(), asyncio.Event()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if crowded_out and definition.name == TWO and not crowded.is_set():
-            crowded.set()
-            raise CrowdedOut("all engines used more than allowed")
-        return await loads(definition)
-
+    loads = Blocked()
     put(models, "two", b"longer than the first")
-    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1 + crowded_out)
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=1)
     engines: list[Engine] = []
     names = await inventory.discover()
     async with asyncio.TaskGroup() as group:
         group.create_task(inventory.describe(names, engines.append))
         await loads.begun.wait()
-        if crowded_out:
-            await crowded.wait()
         (models / "two" / "engine.toml").write_text("max_batch = 8")
         changes = await inventory.find_changes([TWO])
         group.create_task(inventory.describe(changes.changed, engines.append))
