@@ -122,13 +122,9 @@ class StopRun(_Message, frozen=True, tag=3):
 
 
 class LoadVariant(_Message, frozen=True, tag=4):
-    """Load another variant of the engine; `LoadStarted` and then `Ready` or `LoadFailed` answer it.
-
-    If `alone`, it is loaded before the next query instead of concurrently.
-    """
+    """Load another variant; `LoadStarted`, and then `Ready` or `LoadFailed`, answers it."""
 
     variant: str
-    alone: bool = False
 
 
 class UnloadVariant(_Message, frozen=True, tag=5):

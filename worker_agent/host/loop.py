@@ -187,11 +187,8 @@ class HostLoop:
                 self._send(VariantUnloaded(order.variant).encode())
                 continue
             like = next(iter(self._models.values())).engine
-            if order.alone:
-                self._load(order, like)
-            else:
-                # The agent orders one load at a time. A load that hangs does not hold up the exit.
-                threading.Thread(target=self._load, args=(order, like), daemon=True).start()
+            # The agent orders one load at a time. A load that hangs does not hold up the exit.
+            threading.Thread(target=self._load, args=(order, like), daemon=True).start()
 
     def _load(self, order: LoadVariant, like: Engine) -> None:
         """Load a variant and report it; queries name it only after that."""

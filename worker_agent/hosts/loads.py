@@ -30,10 +30,6 @@ class LoadCrashed(Unavailable):
     """The engine host crashed while it loaded the engine."""
 
 
-class LoadSuspected(Unavailable):
-    """The engine host crashed while it loaded a variant and computed runs; either was the cause."""
-
-
 class HostLoads:
     """The first load, and orders in flight, one for each variant at a time.
 
@@ -48,8 +44,6 @@ class HostLoads:
         # Answers to orders in flight, by variant.
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self.loading: str | None = None
-        # Whether the host computes nothing while it loads.
-        self._alone = False
         # How the process exited; empty while it runs.
         self._exit = ""
 
@@ -78,12 +72,11 @@ class HostLoads:
             case _:
                 raise EngineUnusable(f"unexpected first message from the host: {message}")
 
-    async def load(self, variant: str, *, alone: bool, timeout_s: float) -> Ready:
+    async def load(self, variant: str, timeout_s: float) -> Ready:
         """Load a further variant; see `HostProcess.load_variant`."""
-        self._alone = alone
         try:
             async with asyncio.timeout(timeout_s):
-                message = await self._order(LoadVariant(variant, alone))
+                message = await self._order(LoadVariant(variant))
         except TimeoutError:
             what = f"variant {variant!r}"
             error = LoadHung if self.loading == variant else Unavailable
@@ -131,11 +124,9 @@ class HostLoads:
                 if answer is not None and not answer.done():
                     answer.set_result(message)
 
-    def fail(self, reason: str, error: SynergaiError, *, computed: bool) -> None:
-        """Let all loads fail, because the process has exited."""
+    def fail(self, reason: str, error: SynergaiError) -> None:
+        """Let all loads fail, since the process has exited; one that had begun fails by `error`."""
         self._exit = reason
-        if isinstance(error, LoadCrashed) and computed and not self._alone:
-            error = LoadSuspected(str(error))
         for variant, answer in self._answers.items():
             if not answer.done():
                 answer.set_exception(error if variant == self.loading else Unavailable(reason))

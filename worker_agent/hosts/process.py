@@ -126,18 +126,15 @@ class HostProcess(RunningHost):
         host.is_loading = False
         return host
 
-    async def load_variant(
-        self, variant: str, *, alone: bool = False, timeout_s: float = 300.0
-    ) -> Ready:
+    async def load_variant(self, variant: str, timeout_s: float = 300.0) -> Ready:
         """Load another variant of the engine while queries of the loaded ones run.
 
-        If it kills the process, they are lost. If `alone`, no queries are computed during the load,
-        which is then to blame if the process dies.
+        If the process dies, they are lost, and the load is to blame.
         """
         self.require_open()
         self._begin_watch()
         is_measured = forget_peak_rss(self.pid)
-        ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
+        ready = await self._loads.load(variant, timeout_s)
         if is_measured:  # else the peak may be that of queries before
             self._memory.check_variant_load(self)
         self._arena.grow(slots_for(ready.max_batch))
@@ -265,7 +262,7 @@ class HostProcess(RunningHost):
             self._arena.close()
             os.close(self._interrupt_writer)
         error = self._death(f"{reason} while loading")
-        self._loads.fail(reason, error, computed=bool(self._runs.by_id))
+        self._loads.fail(reason, error)
         self._runs.end_all(reason, crashed)
         self._complete_retirement()
         if not self.is_loading and not self._closing:
@@ -281,7 +278,7 @@ class HostProcess(RunningHost):
     def _crashed_run(self) -> int | None:
         """Return the run that named a variant and was computed when the process crashed.
 
-        None if it was killed, or if a concurrent load may be the cause.
+        None if it was killed, or if a load is to blame.
         """
         if self._loads.loading is not None or not isinstance(self._death(""), LoadCrashed):
             return None

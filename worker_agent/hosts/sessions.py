@@ -169,7 +169,6 @@ class UnusableSessions:
 
     def __init__(self, on_change: Callable[[EngineName], None]) -> None:
         self._reasons: dict[Session, str] = {}
-        self._suspected: set[Session] = set()
         self._on_change = on_change
 
     def __contains__(self, session: Session) -> bool:
@@ -184,23 +183,14 @@ class UnusableSessions:
         reason = self._reasons.get(session)
         return None if reason is None else ConfigurationUnusable(reason)
 
-    def is_suspected(self, session: Session) -> bool:
-        """Return whether a host that computed queries has crashed while it loaded the session."""
-        return session in self._suspected
-
     def add(self, session: Session, reason: str) -> None:
         """Remember that an engine cannot be run with the provider or the variant of `session`."""
         self._reasons[session] = printable(reason)
         _log.warning("%s is not used with %s: %s", session.engine, session.configuration, reason)
         self._on_change(session.engine)
 
-    def suspect(self, session: Session) -> None:
-        """Remember that a host that computed queries crashed while it loaded `session`."""
-        self._suspected.add(session)
-
     def forget(self, engine: EngineName) -> None:
         """Forget the sessions of an engine, because its files have changed."""
-        self._suspected = {each for each in self._suspected if each.engine != engine}
         kept = {each: reason for each, reason in self._reasons.items() if each.engine != engine}
         if len(kept) < len(self._reasons):
             self._reasons = kept

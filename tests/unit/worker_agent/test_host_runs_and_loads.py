@@ -7,7 +7,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent import ipc
 from worker_agent.hosts.connection import WINDOW, Runs
-from worker_agent.hosts.loads import HostLoads, LoadCrashed, LoadSuspected
+from worker_agent.hosts.loads import HostLoads, LoadCrashed
 from worker_agent.hosts.process import HostProcess
 
 LARGE = bytes(ipc.INLINE_BYTES + 1)
@@ -79,56 +79,36 @@ async def failed(*tasks: Awaitable[object]) -> list[object]:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def load(host: Host, variant: str, *, alone: bool = False) -> asyncio.Task[object]:
+async def load(host: Host, variant: str) -> asyncio.Task[object]:
     """Return a load that the host has begun."""
-    task: asyncio.Task[object] = asyncio.create_task(
-        host.loads.load(variant, alone=alone, timeout_s=60.0)
-    )
+    task: asyncio.Task[object] = asyncio.create_task(host.loads.load(variant, 60.0))
     await asyncio.sleep(0)
     host.loads.receive(ipc.LoadStarted(variant))
     return task
 
 
-@pytest.mark.parametrize(
-    ("alone", "computed", "kind"),
-    [
-        (False, True, LoadSuspected),
-        (False, False, LoadCrashed),
-        (True, True, LoadCrashed),
-    ],
-)
-async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
-    alone: bool, computed: bool, kind: type[Exception]
-) -> None:
-    host = Host()
-    host.loads.receive(ipc.LoadFailed("the first"))
-    task = await load(host, "small", alone=alone)
-    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=computed)
-    [error] = await failed(task)
-    assert type(error) is kind
-    assert str(error) == "it died while loading"
-
-
-async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
+async def test_load_that_had_begun_is_blamed_for_the_end_of_its_host_and_others_are_not() -> None:
     host = Host()
     host.loads.receive(ipc.LoadFailed("the first"))
     begun = await load(host, "small")
     waiting = await load(host, "large")
     host.loads.receive(ipc.LoadStarted("small"))
-    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=False)
-    assert [type(error) for error in await failed(begun, waiting)] == [LoadCrashed, Unavailable]
+    host.loads.fail("it died", LoadCrashed("it died while loading"))
+    errors = await failed(begun, waiting)
+    assert [type(error) for error in errors] == [LoadCrashed, Unavailable]
+    assert [str(error) for error in errors] == ["it died while loading", "it died"]
 
 
 async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
     host = Host()
     host.loads.receive(ipc.LoadFailed("the first"))
     first = host.loads.unload("small")
-    second = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
+    second = asyncio.create_task(host.loads.load("small", 60.0))
     assert await host.orders.get() == ipc.UnloadVariant("small")
     assert host.orders.empty()
     host.loads.receive(ipc.VariantUnloaded("small"))
     await first
-    assert await host.orders.get() == ipc.LoadVariant("small", alone=False)
+    assert await host.orders.get() == ipc.LoadVariant("small")
     host.loads.receive(ipc.LoadFailed("damaged", variant="small"))
     with pytest.raises(EngineUnusable, match="damaged"):
         await second
@@ -138,9 +118,9 @@ async def test_order_that_waits_for_another_one_fails_with_the_host() -> None:
     host = Host()
     host.loads.receive(ipc.LoadFailed("the first"))
     unload = host.loads.unload("small")
-    load = asyncio.create_task(host.loads.load("small", alone=False, timeout_s=60.0))
+    load = asyncio.create_task(host.loads.load("small", 60.0))
     await asyncio.sleep(0)
-    host.loads.fail("it died", Unavailable("it died while loading"), computed=False)
+    host.loads.fail("it died", Unavailable("it died while loading"))
     errors = await failed(unload, load)
     assert [str(error) for error in errors] == ["it died", "it died"]
 
@@ -149,7 +129,7 @@ async def test_first_load_fails_with_the_host() -> None:
     host = Host()
     first = asyncio.create_task(host.loads.first(60.0))
     await asyncio.sleep(0)
-    host.loads.fail("it died", EngineUnusable("too large"), computed=False)
+    host.loads.fail("it died", EngineUnusable("too large"))
     with pytest.raises(EngineUnusable, match="too large"):
         await first
 
