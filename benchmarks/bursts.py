@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 from contextlib import ExitStack
 from itertools import pairwise
@@ -73,7 +72,7 @@ async def search(folder: Path, workers: Sequence[Mapping[str, Sequence[tuple[int
             options = ["--threads", "1", "--peer-port", str(port)]
             fleet.start_agent(models.name, models=models, options=options)
         fleet.wait_for_workers(WORKERS)
-        async with Client(fleet.address, attempts=1, in_flight=sys.maxsize) as client:
+        async with Client(fleet.address, attempts=1) as client:
             for engine in ENGINES * 5:
                 await client.infer(engine, INPUTS)
 

@@ -5,6 +5,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import common_pb2
+from synergai.wire.parameters import CANCEL_PARAMETER
 
 
 class ProgressCounts(TypedDict, total=False):
@@ -53,3 +54,10 @@ class RequestFactory(Protocol):
     def __call__(
         self, values: int = 1, **fields: Unpack[RequestFields]
     ) -> oip.ModelInferRequest: ...
+
+
+def cancel_request(request_id: str) -> oip.ModelInferRequest:
+    """Return the message that cancels a request of a stream."""
+    message = oip.ModelInferRequest(id=request_id)
+    message.parameters[CANCEL_PARAMETER].bool_param = True
+    return message

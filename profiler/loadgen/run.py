@@ -95,7 +95,7 @@ def _run(
 
 
 def _client(settings: LoadgenSettings) -> Client:
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection())
+    return Client(settings.target, attempts=1, **settings.connection())
 
 
 async def _describe(settings: LoadgenSettings) -> Engine:

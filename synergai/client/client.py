@@ -20,13 +20,13 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Unpack
 
 from synergai.client.fleet_operations import FleetOperations
 from synergai.client.jobs import JobHandle
 from synergai.client.requests import (
-    Budget,
     JobOptions,
     QueryOptions,
     job_spec,
@@ -71,7 +71,6 @@ class Client(FleetOperations):
             unavailable; 1 disables retries.
         patience: seconds for which watching a job outlasts an unavailable gateway. With several
             gateways, other idempotent calls outlast it as long, within their deadlines.
-        in_flight: maximum number of queries of `infer` in flight; others wait in the client.
         tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
         tls_cert: certificate (PEM) of the client, if the gateway requires one.
         tls_key: private key (PEM) of `tls_cert`.
@@ -79,7 +78,7 @@ class Client(FleetOperations):
         insecure: send the token without TLS to other machines as well.
 
     Raises:
-        InvalidInput: `target` is a URL, `attempts` or `in_flight` is less than 1, a file has no
+        InvalidInput: `target` is a URL, `attempts` is less than 1, a file has no
             certificates or key, or the token would be sent without encryption.
     """
 
@@ -92,8 +91,8 @@ class Client(FleetOperations):
     ) -> InferResult:
         """Run one query; cancelling the call also stops it on its worker.
 
-        Any number of calls may run concurrently: up to the client's `in_flight` share one stream,
-        and the others wait here.
+        Any number of calls may run concurrently; those that the gateway's connections have no room
+        for wait here.
 
         Args:
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
@@ -110,18 +109,18 @@ class Client(FleetOperations):
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        # The deadline is sent with what is left of it when the query leaves.
         timeout = normalize_deadline(options.pop("deadline", None))
+        began = time.monotonic()
         build_request = request_builder(engine, **options)
-        _ = self._channel.oip  # raises NotSupported before the request is built
-        budget = Budget(timeout)
-        values = await self._inputs.cast(engine, inputs, timeout)
-        async with self._slot(budget):
-            try:
-                response = await self._shared_stream.infer(build_request(values), budget.left())
-            except InvalidInput:
-                self._inputs.forget(engine)
-                raise
+        method = self._channel.oip.ModelInfer  # raises NotSupported before the request is built
+        request = build_request(await self._inputs.cast(engine, inputs, timeout))
+        if timeout is not None:
+            timeout -= time.monotonic() - began
+        try:
+            response = await self._channel.call(method, request, timeout=timeout)
+        except InvalidInput:
+            self._inputs.forget(engine)
+            raise
         return parse_response(response)
 
     async def stream(

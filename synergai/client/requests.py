@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
@@ -45,22 +44,6 @@ def normalize_deadline(seconds: float | None) -> float | None:
     if seconds <= 0:
         raise DeadlineExceeded(f"a deadline must be more than 0 seconds from now, not {seconds:g}")
     return seconds
-
-
-class Budget:
-    """Seconds that several calls share; None means no limit."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._ends_at = None if seconds is None else time.monotonic() + seconds
-
-    def left(self) -> float | None:
-        """Return the seconds that are left; None without a limit."""
-        if self._ends_at is None:
-            return None
-        seconds = self._ends_at - time.monotonic()
-        if seconds <= 0:
-            raise DeadlineExceeded("no response before the deadline")
-        return seconds
 
 
 def to_microseconds(seconds: float) -> int:

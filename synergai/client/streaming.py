@@ -112,22 +112,13 @@ class DuplexCall(Generic[RequestT, ResponseT]):
 class QueryMultiplexer:
     """One call of ModelStreamInfer that carries concurrent queries, correlated by request id.
 
-    Args:
-        cancellable: queries may be cancelled, so that replies to unknown ids are ignored; a reply
-            without an id then ends the call. Otherwise, an unknown id ends the call, and a reply
-            without an id answers the oldest query, as servers that omit ids answer in order.
+    A reply without an id answers the oldest query, as servers that omit ids answer in order.
     """
 
     def __init__(
-        self,
-        channel: GatewayChannel,
-        window: int,
-        requests: AsyncIterator[Request],
-        *,
-        cancellable: bool,
+        self, channel: GatewayChannel, window: int, requests: AsyncIterator[Request]
     ) -> None:
         self._target = channel.target
-        self._cancellable = cancellable
         # Ids only need to be unique in a call. They begin at random because the gateway draws the
         # version of a request in a rollout from its id, for short-lived clients, too.
         self._ids = count(random.getrandbits(_ID_BITS))
@@ -139,11 +130,6 @@ class QueryMultiplexer:
         self._reading = TaskBag()
         self.reader = self._reading.start(self._read())
 
-    @property
-    def closed(self) -> bool:
-        """The call has ended and takes no more queries."""
-        return self._closed
-
     def expect(self, request: Request) -> asyncio.Future[Reply]:
         """Give `request` an id and return the future of its reply."""
         request.id = str(next(self._ids))
@@ -153,10 +139,6 @@ class QueryMultiplexer:
         else:
             self._pending[request.id] = reply
         return reply
-
-    def forget(self, request_id: str) -> bool:
-        """Stop expecting a reply; return whether it was still expected."""
-        return self._pending.pop(request_id, None) is not None
 
     async def close(self) -> None:
         """End the call, or cancel it if replies are pending, which become None.
@@ -188,17 +170,14 @@ class QueryMultiplexer:
             self._end(None)  # if it was cancelled
 
     def _resolve(self, message: inference_pb2.ModelStreamInferResponse) -> None:
-        request_id = message.infer_response.id
-        if not request_id and not self._cancellable:
-            request_id = next(iter(self._pending), "")
+        request_id = message.infer_response.id or next(iter(self._pending), "")
         reply = self._pending.pop(request_id, None)
-        if reply is not None:
-            if not reply.done():
-                reply.set_result(message)
-        elif not (request_id and self._cancellable):
+        if reply is None:
             raise InvalidInput(
                 f"the server sent a response to an unknown query: id {message.infer_response.id!r}"
             )
+        if not reply.done():
+            reply.set_result(message)
 
     def _end(self, failure: Exception | None) -> None:
         """Cancel the call and end all pending replies; the first failure counts."""
@@ -290,7 +269,7 @@ async def stream_queries(
                 raise
             replies.put_nowait(error)  # the caller's, in whose task alone it may be raised
 
-    multiplexer = QueryMultiplexer(channel, window, requests(), cancellable=False)
+    multiplexer = QueryMultiplexer(channel, window, requests())
     multiplexer.reader.add_done_callback(lambda _: replies.put_nowait(None))
     try:
         while (reply := await replies.get()) is not None:

@@ -106,15 +106,6 @@ WINDOW_METADATA: Final = "synergai-window"
 """Metadata key of a stream for the number of requests that its client keeps in flight."""
 
 
-def cancel_request(request_id: str) -> ModelInferRequest:
-    """Return the message that cancels the request with this id."""
-    from synergai.oip import inference_pb2
-
-    message = inference_pb2.ModelInferRequest(id=request_id)
-    message.parameters[CANCEL_PARAMETER].bool_param = True
-    return message
-
-
 def is_cancel_request(message: ModelInferRequest) -> bool:
     """Return whether `message` cancels a request instead of being one."""
     parameters = message.parameters

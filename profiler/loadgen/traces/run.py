@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -238,7 +237,7 @@ async def search_goodput(
 
 def _client(settings: LoadSettings) -> Client:
     # No retries, which would hide failures, and no limit in flight: the loop is open.
-    return Client(settings.target, attempts=1, in_flight=sys.maxsize, **settings.connection())
+    return Client(settings.target, attempts=1, **settings.connection())
 
 
 async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -23,7 +22,6 @@ from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.job_inputs import chain_digest
-from synergai.wire.parameters import is_cancel_request
 from synergai.wire.server_call import ServerCall
 from synergai.wire.status import stream_error
 from tests.grpc_servers import new_server
@@ -45,13 +43,10 @@ class FakeGateway:
         unavailable: number of upcoming calls and queries to fail as UNAVAILABLE.
         backwards: streams answer in batches of this size, the last query first.
         requests: all inference requests received.
-        unary: inference requests received as unary calls.
-        cancelled: ids of the requests cancelled on a stream.
+        infer_within: seconds that unary inference calls wait at most; None for no limit.
         unloaded: names of the unloaded engines.
-        streams: the reply queue of each ModelStreamInfer call.
         submissions: idempotency keys of all submissions.
         stalled: number of calls and queries that currently never return.
-        max_in_flight: highest number of queries in flight on one stream.
         uploads: inputs by upload.
         version: version of the engines that metadata name.
         datatype: datatype of the input of ``identity``.
@@ -66,15 +61,13 @@ class FakeGateway:
         self.version = "1"
         self.datatype = "FP32"
         self.metadata_within: list[float | None] = []
-        self.unary: list[oip.ModelInferRequest] = []
+        self.infer_within: list[float | None] = []
         self.unloaded: set[str] = set()
-        self.streams: list[Answers] = []
         self.submissions: list[str] = []
         self.jobs: dict[str, jobs_pb2.Job] = {}
         self.uploads: dict[str, list[jobs_pb2.Input]] = {}
         self.refused_from: int | None = None
         self.stalled = 0
-        self.max_in_flight = 0
         self.server = new_server(grpc_server)
         self._handlers = [
             grpc.method_handlers_generic_handler(
@@ -164,17 +157,19 @@ class FakeGateway:
         return repository_pb2.RepositoryModelUnloadResponse()
 
     async def _infer_unary(
-        self, request: oip.ModelInferRequest, context: object
+        self, request: oip.ModelInferRequest, context: ServerCall
     ) -> oip.ModelInferResponse:
-        self.unary.append(request)
-        return await self._infer(request, context)
+        self.infer_within.append(context.time_remaining())
+        return await self._infer(request)
 
-    async def _infer(self, request: oip.ModelInferRequest, _: object) -> oip.ModelInferResponse:
+    async def _infer(self, request: oip.ModelInferRequest) -> oip.ModelInferResponse:
         self._maybe_unavailable()
         self.requests.append(request)
         match request.model_name:
             case "identity":
                 outputs = {"y": self._x(request)}
+                if (outputs["y"] < 0).any():
+                    raise errors.Overloaded("negative numbers are not supported")
                 if np.isnan(outputs["y"]).any():
                     raise errors.EngineUnusable("NaN is not supported")
                 return build_response("identity", outputs, version="1", request_id=request.id)
@@ -203,8 +198,7 @@ class FakeGateway:
         self, requests: AsyncIterator[oip.ModelInferRequest], _: object
     ) -> AsyncGenerator[oip.ModelStreamInferResponse, None]:
         answers: Answers = asyncio.Queue()
-        self.streams.append(answers)
-        in_flight: dict[str, asyncio.Task[None]] = {}
+        in_flight: set[asyncio.Task[None]] = set()
         reader = asyncio.create_task(self._read(requests, answers, in_flight))
         try:
             while (answer := await answers.get()) is not None:
@@ -212,53 +206,39 @@ class FakeGateway:
                     raise answer
                 yield answer
         finally:
-            for task in (reader, *in_flight.values()):
+            for task in (reader, *in_flight):
                 task.cancel()
-            await asyncio.wait([reader, *in_flight.values()])
+            await asyncio.wait([reader, *in_flight])
 
     async def _read(
         self,
         requests: AsyncIterator[oip.ModelInferRequest],
         answers: Answers,
-        in_flight: dict[str, asyncio.Task[None]],
+        in_flight: set[asyncio.Task[None]],
     ) -> None:
         """Answer the requests in batches of `backwards`, the last one first."""
         batch: list[oip.ModelInferRequest] = []
 
         def begin() -> None:
             for request in reversed(batch):
-                answering = asyncio.create_task(self._answer(request, answers))
-                in_flight[request.id] = answering
-                answering.add_done_callback(partial(_forget, in_flight, request.id))
-                self.max_in_flight = max(self.max_in_flight, len(in_flight))
+                in_flight.add(asyncio.create_task(self._answer(request, answers)))
             batch.clear()
 
         async for request in requests:
-            if is_cancel_request(request):
-                if request.id in in_flight:
-                    in_flight[request.id].cancel()
-                continue
             batch.append(request)
             if len(batch) == self.backwards:
                 begin()
         begin()
         if in_flight:
-            await asyncio.wait(list(in_flight.values()))
+            await asyncio.wait(in_flight)
         answers.put_nowait(None)
 
     async def _answer(self, request: oip.ModelInferRequest, answers: Answers) -> None:
         try:
-            data = read_inputs(request)["x"] if request.inputs else [0]
-            if data[0] < 0:
-                raise errors.Overloaded("negative numbers are not supported")
-            response = await self._infer(request, None)
+            response = await self._infer(request)
             answers.put_nowait(oip.ModelStreamInferResponse(infer_response=response))
         except errors.SynergaiError as error:
             answers.put_nowait(stream_error(error, request.id))
-
-    def break_streams(self) -> None:
-        for answers in self.streams:
-            answers.put_nowait(errors.Unavailable("the gateway is stopping"))
 
     async def _submit(self, request: jobs_pb2.SubmitRequest, _: object) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)
@@ -377,10 +357,6 @@ class FakeGateway:
             unprofiled=["identity"],
         )
         return fleet_pb2.ListWorkersResponse(workers=[nano])
-
-
-def _forget(in_flight: dict[str, asyncio.Task[None]], key: str, _: asyncio.Task[None]) -> None:
-    del in_flight[key]
 
 
 @pytest.fixture

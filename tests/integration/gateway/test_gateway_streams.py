@@ -13,12 +13,11 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
-from synergai.wire.parameters import cancel_request
 from tests import http2
 from tests.calls import ReadableCall, read_message
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import config_in
-from tests.message_fields import RequestFactory
+from tests.message_fields import RequestFactory, cancel_request
 from tests.waiting import until
 
 if TYPE_CHECKING:

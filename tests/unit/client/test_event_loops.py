@@ -49,17 +49,6 @@ def test_client_connects_again_in_a_second_loop() -> None:
     asyncio.run(check(client))
 
 
-def test_calls_that_an_ended_loop_has_left_take_no_slots_of_the_next() -> None:
-    async def take_slot(client: Client) -> None:
-        await (await client.connect())._slots.acquire()
-
-    client = Client("127.0.0.1:9", in_flight=1)
-    for _ in range(2):
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(asyncio.wait_for(take_slot(client), 5.0))
-        loop.close()
-
-
 async def test_call_in_another_loop_that_runs_asks_for_a_client_of_its_own() -> None:
     client = await Client("127.0.0.1:9").connect()
     with pytest.raises(InvalidInput, match="another event loop; use a client for each"):
@@ -75,7 +64,7 @@ async def test_client_connects_again_once_its_close_was_begun() -> None:
 
     client = await Client("127.0.0.1:9").connect()
     first = client._channel
-    client._shared_stream.close = wait_for_the_gateway  # type: ignore[method-assign]  # stands still
+    client._inputs.close = wait_for_the_gateway  # type: ignore[method-assign]  # stands still
     closing = asyncio.create_task(client.close())
     await turns()
     second = (await client.connect())._channel

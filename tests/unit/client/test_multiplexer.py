@@ -70,8 +70,8 @@ async def no_requests() -> AsyncIterator[oip.ModelInferRequest]:
     yield oip.ModelInferRequest()
 
 
-def a_multiplexer(call: FakeCall, *, cancellable: bool) -> QueryMultiplexer:
-    return QueryMultiplexer(channel_with(call), 4, no_requests(), cancellable=cancellable)
+def a_multiplexer(call: FakeCall) -> QueryMultiplexer:
+    return QueryMultiplexer(channel_with(call), 4, no_requests())
 
 
 def expect(multiplexer: QueryMultiplexer, count: int) -> list[asyncio.Future[Reply | None]]:
@@ -95,7 +95,7 @@ async def reply_id(pending: asyncio.Future[Reply | None]) -> str:
 
 async def test_replies_are_matched_by_id_in_any_order() -> None:
     call = FakeCall()
-    multiplexer = a_multiplexer(call, cancellable=True)
+    multiplexer = a_multiplexer(call)
     ids, (first, second) = expect_ids(multiplexer, 2)
     call.answer(*reversed(ids))
     assert [await reply_id(first), await reply_id(second)] == ids
@@ -108,7 +108,7 @@ async def test_streams_do_not_repeat_the_ids_of_others() -> None:
     # with the same one, the first requests of all would get the same version.
     ids: list[str] = []
     for _ in range(20):
-        multiplexer = a_multiplexer(FakeCall(), cancellable=True)
+        multiplexer = a_multiplexer(FakeCall())
         given, _ = expect_ids(multiplexer, 2)
         ids += given
         await multiplexer.close()
@@ -117,7 +117,7 @@ async def test_streams_do_not_repeat_the_ids_of_others() -> None:
 
 async def test_replies_without_ids_answer_the_oldest_query() -> None:
     call = FakeCall()
-    multiplexer = a_multiplexer(call, cancellable=False)
+    multiplexer = a_multiplexer(call)
     first, second = expect(multiplexer, 2)
     call.answer("")
     await first
@@ -126,34 +126,13 @@ async def test_replies_without_ids_answer_the_oldest_query() -> None:
     assert await second is None
 
 
-async def test_reply_without_id_ends_a_stream_with_cancellable_queries() -> None:
-    call = FakeCall()
-    multiplexer = a_multiplexer(call, cancellable=True)
-    pending = expect(multiplexer, 2)
-    call.answer("")
-    assert [await reply for reply in pending] == [None, None]
-    assert isinstance(multiplexer.failure, InvalidInput)
-    await multiplexer.close()
-
-
-async def test_reply_to_a_cancelled_query_is_ignored() -> None:
-    call = FakeCall()
-    multiplexer = a_multiplexer(call, cancellable=True)
-    ids, (_, second) = expect_ids(multiplexer, 2)
-    assert multiplexer.forget(ids[0])
-    call.answer(*ids)
-    assert await reply_id(second) == ids[1]
-    await multiplexer.close()
-
-
 async def test_stream_that_ends_early_is_unavailable() -> None:
     call = FakeCall()
-    multiplexer = a_multiplexer(call, cancellable=True)
+    multiplexer = a_multiplexer(call)
     [pending] = expect(multiplexer, 1)
     call.replies.put_nowait(None)
     assert await pending is None
     assert isinstance(multiplexer.failure, Unavailable)
-    assert multiplexer.closed
     assert await multiplexer.expect(oip.ModelInferRequest()) is None
     await multiplexer.close()
 
@@ -198,16 +177,6 @@ async def test_wrong_replies_fail_the_stream(
     with pytest.raises(error, match=r"unknown query|before all queries"):
         await collecting
     assert call.cancelled
-
-
-async def test_server_that_omits_ids_is_read_in_order() -> None:
-    call = FakeCall()
-    collecting = asyncio.create_task(collect(call, 3))
-    for _ in range(3):
-        await call.written.get()
-    call.answer("", "", "")
-    call.replies.put_nowait(None)
-    assert len(await collecting) == 3
 
 
 INPUT_ERRORS: Final = (

@@ -1,38 +1,14 @@
-"""Deadlines of requests as callers give them, and descriptions of engines."""
+"""Descriptions of engines."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from synergai.client import requests
-from synergai.client.requests import Budget, InputConverter
+from synergai.client.requests import InputConverter
 from synergai.domain import Engine
 from synergai.errors import Cancelled, DeadlineExceeded, Unavailable
 from tests.engines import new_engine
 from tests.waiting import turns
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-def test_budget_that_is_used_up_means_no_response_before_the_deadline(
-    clock: SimpleNamespace,
-) -> None:
-    budget = Budget(0.5)
-    clock.now += 0.25
-    assert budget.left() == 0.25
-    clock.now += 0.25
-    with pytest.raises(DeadlineExceeded, match=r"^no response before the deadline$"):
-        budget.left()
-
-
-def test_budget_without_a_limit_is_never_used_up() -> None:
-    assert Budget(None).left() is None
 
 
 class Gateway:

@@ -14,9 +14,10 @@ from gateway.calls.servicers.inference_stream import MAX_UNREAD_BYTES, Inference
 from synergai.errors import EngineNotFound, InvalidInput
 from synergai.oip import inference_pb2 as oip
 from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadResponses
-from synergai.wire.parameters import WINDOW_METADATA, cancel_request
+from synergai.wire.parameters import WINDOW_METADATA
 from synergai.wire.request_codec import RequestHeader, parse_header
 from synergai.wire.rpc import Malformed, RawRequest
+from tests.message_fields import cancel_request
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
