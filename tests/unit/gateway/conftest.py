@@ -28,6 +28,7 @@ from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import Assignment
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, Engine, EngineName, TensorSpec, WorkerClass, WorkerId
+from synergai.jobs import JobSpec, JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.runtime.clock import Clock
@@ -167,23 +168,54 @@ class GatewayHarness:
             order.assignment for order in self.orders(worker) if isinstance(order, RunAssignment)
         ]
 
+    def started(self, worker: ConnectedWorker) -> tuple[Request, Assignment]:
+        """Begin a request that a worker runs at once."""
+        request = self.begin_request()
+        [assignment] = self.assignments(worker)
+        return request, assignment
+
+    async def submitted(self, worker: ConnectedWorker) -> tuple[JobStatus, Assignment]:
+        """Submit a job of 10 queries that a worker runs at once."""
+        status = await self.jobs.submit(UNRESTRICTED, JobSpec(engine=ECHO, queries=10))
+        [assignment] = self.assignments(worker)
+        return status, assignment
+
     def complete(
         self,
         worker: ConnectedWorker,
         assignment: Assignment,
         responses: Sequence[bytes] = (),
+        *,
+        outcome: hub_pb2.Outcome.ValueType = hub_pb2.OUTCOME_COMPLETED,
+        fault: hub_pb2.Fault.ValueType = hub_pb2.FAULT_UNSPECIFIED,
+        detail: str = "",
         **progress: Unpack[ProgressCounts],
     ) -> None:
+        """Report the end of an assignment."""
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
-        ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
+        ended = hub_pb2.Ended(progress=report, outcome=outcome, fault=fault, detail=detail)
         self.intake.apply_ended(worker, ended, responses)
 
     def stop(
         self, worker: ConnectedWorker, assignment: Assignment, **progress: Unpack[ProgressCounts]
     ) -> None:
+        self.complete(worker, assignment, outcome=hub_pb2.OUTCOME_STOPPED, **progress)
+
+    def fail(
+        self,
+        worker: ConnectedWorker,
+        assignment: Assignment,
+        fault: hub_pb2.Fault.ValueType,
+        detail: str,
+    ) -> None:
+        failed = hub_pb2.OUTCOME_FAILED
+        self.complete(worker, assignment, outcome=failed, fault=fault, detail=detail)
+
+    def progress(
+        self, worker: ConnectedWorker, assignment: Assignment, **progress: Unpack[ProgressCounts]
+    ) -> None:
         report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
-        ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
-        self.intake.apply_ended(worker, ended)
+        self.intake.apply_progress(worker, report)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric; 0 if it has no such series."""

@@ -23,7 +23,7 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.runtime.paths import dictionary_path
 from tests.cores import new_entry
-from tests.unit.gateway.test_journal import a_record
+from tests.unit.gateway.test_journal import a_record, jobs_in
 
 POLICY = {"echo": VersionPolicy(base="1")}
 LOG = Path("data", "tenant-", "results", "job-0")
@@ -58,15 +58,6 @@ async def state(running: Journal, tmp_path: Path) -> Path:
     """The directory, once the gateway has stopped."""
     await running.close()
     return tmp_path / "state"
-
-
-async def jobs_in(state: Path) -> tuple[int, int]:
-    """Return the epoch and the number of jobs."""
-    journal = Journal(state)
-    try:
-        return journal.epoch, len(await journal.unfinished_jobs())
-    finally:
-        await journal.close()
 
 
 def found(folder: Path, pattern: str) -> list[Path]:

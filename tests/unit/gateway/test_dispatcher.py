@@ -42,8 +42,7 @@ def integer(**value: int) -> dict[str, oip.InferParameter]:
 
 async def test_request_is_dispatched_and_its_response_returned(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    request, assignment = harness.started(worker)
     assert not request.result.done()
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
     assert await request.result == RESPONSE
@@ -55,8 +54,7 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
 
 def answered_request(harness: GatewayHarness, worker: ConnectedWorker) -> Request:
     """Return a request that an idle worker has answered, before the scheduler learns of it."""
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    request, assignment = harness.started(worker)
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
     return request
 
@@ -113,10 +111,7 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answer
 async def test_event_that_fails_does_not_keep_the_scheduler_from_the_event_that_flushes_it(
     harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = harness.add_worker()
-    harness.begin_request()
-    (assignment,) = harness.assignments(worker)
-    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    answered_request(harness, harness.add_worker())
     fail_next_event(harness, monkeypatch)
     failed: list[object] = []
     loop = asyncio.get_running_loop()
@@ -201,8 +196,7 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    request, assignment = harness.started(worker)
     request.abandon()
     assert harness.orders(worker) == [StopAssignment(assignment.id, abort=True)]
     assert harness.admission.requests == 0
@@ -221,13 +215,8 @@ async def test_workers_fault_becomes_the_clients_error(
     harness: GatewayHarness, fault: hub_pb2.Fault.ValueType, error: type[SynergaiError], text: str
 ) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
-    report = hub_pb2.Progress(assignment_id=assignment.id)
-    ended = hub_pb2.Ended(
-        progress=report, outcome=hub_pb2.OUTCOME_FAILED, fault=fault, detail="the detail"
-    )
-    harness.intake.apply_ended(worker, ended)
+    request, assignment = harness.started(worker)
+    harness.fail(worker, assignment, fault, "the detail")
     with pytest.raises(error, match=text):
         await request.result
 
@@ -240,13 +229,7 @@ async def test_request_whose_engine_is_removed_from_its_worker_may_be_sent_again
     worker.being_removed.add(ENGINE.name)
     while not request.result.done():
         (assignment,) = harness.assignments(worker)
-        ended = hub_pb2.Ended(
-            progress=hub_pb2.Progress(assignment_id=assignment.id),
-            outcome=hub_pb2.OUTCOME_FAILED,
-            fault=hub_pb2.FAULT_ENGINE_BROKEN,
-            detail="it was removed from the worker",
-        )
-        harness.intake.apply_ended(worker, ended)
+        harness.fail(worker, assignment, hub_pb2.FAULT_ENGINE_BROKEN, "it was removed")
         await turns()
     with pytest.raises(Unavailable):
         await request.result
@@ -254,15 +237,8 @@ async def test_request_whose_engine_is_removed_from_its_worker_may_be_sent_again
 
 async def test_fault_detail_of_a_worker_is_printable(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
-    ended = hub_pb2.Ended(
-        progress=hub_pb2.Progress(assignment_id=assignment.id),
-        outcome=hub_pb2.OUTCOME_FAILED,
-        fault=hub_pb2.FAULT_BAD_INPUT,
-        detail="red \x1b[31m\0",
-    )
-    harness.intake.apply_ended(worker, ended)
+    request, assignment = harness.started(worker)
+    harness.fail(worker, assignment, hub_pb2.FAULT_BAD_INPUT, "red \x1b[31m\0")
     with pytest.raises(SynergaiError) as failed:
         await request.result
     assert str(failed.value).isprintable()
@@ -272,8 +248,7 @@ async def test_worker_is_not_free_when_a_request_ends_that_ran_beside_a_job(
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    await harness.jobs.submit(UNRESTRICTED, SPEC)
-    [assignment] = harness.assignments(worker)
+    _, assignment = await harness.submitted(worker)
     concurrent = replace(assignment, id=AssignmentId(assignment.id + 1), count=1, concurrent=True)
     worker.in_flight[concurrent.id] = AssignmentProgress(concurrent, harness.clock.now())
     before = worker.free_since
@@ -373,8 +348,7 @@ async def test_impossible_report_is_a_violation_and_the_request_is_run_again(
     harness: GatewayHarness, progress: ProgressFields
 ) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    request, assignment = harness.started(worker)
     with pytest.raises(ProtocolViolation):
         harness.complete(worker, assignment, **progress)
     (again,) = harness.assignments(worker)
@@ -390,10 +364,8 @@ async def test_progress_counts_only_once_the_journal_has_recorded_it(
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=4, labelled=4, correct=2)
-    harness.intake.apply_progress(worker, report)
+    status, assignment = await harness.submitted(worker)
+    harness.progress(worker, assignment, done=4, labelled=4, correct=2)
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
     await harness.flush_journal()
     now = await harness.jobs.get(UNRESTRICTED, status.id)
@@ -404,10 +376,8 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
     harness: GatewayHarness,
 ) -> None:
     first = harness.add_worker("first")
-    await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(first)
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.intake.apply_progress(first, report)
+    _, assignment = await harness.submitted(first)
+    harness.progress(first, assignment, done=4)
     harness.dispatcher.remove_worker(first)
     second = harness.add_worker("second")
     await harness.flush_journal()
@@ -419,8 +389,7 @@ async def test_job_that_yielded_to_a_request_continues_before_its_progress_is_re
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
+    status, assignment = await harness.submitted(worker)
     harness.begin_request()
     orders = harness.orders(worker)
     assert StopAssignment(assignment.id) in orders
@@ -434,8 +403,7 @@ async def test_job_that_yielded_to_a_request_continues_before_its_progress_is_re
 
 async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
+    status, assignment = await harness.submitted(worker)
     harness.complete(worker, assignment, done=10, labelled=10, correct=9)
     statuses = [s async for s in harness.jobs.watch(UNRESTRICTED, status.id)]
     last = statuses[-1]
@@ -447,8 +415,7 @@ async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarnes
 
 async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    (assignment,) = harness.assignments(worker)
+    status, assignment = await harness.submitted(worker)
     cancelled = await harness.jobs.cancel(UNRESTRICTED, status.id)
     assert cancelled.state is JobState.CANCELLED
     assert harness.orders(worker) == [StopAssignment(assignment.id, abort=True)]

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
 from gateway.jobs.tracker import JobTracker
-from gateway.journal.job_record import Executions, RecordedExecution, RecordedJob, merge_adjacent
+from gateway.journal.job_record import Executions, RecordedExecution, merge_adjacent
 from gateway.journal.store import StoreFull
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Configuration, EngineName, Fault, JobId, WorkerId
+from synergai.domain import EngineName, Fault, JobId, WorkerId
 from synergai.errors import SynergaiError
 from synergai.jobs import JobSpec, JobState
 from synergai.runtime.clock import Clock
 from tests.cores import new_assignment
+from tests.unit.gateway.test_journal import an_execution
 
 REACHED_BY: dict[Phase, str] = {
     Phase.OPENING: "",
@@ -148,55 +149,22 @@ def test_table_has_exactly_the_transitions_of_the_calls() -> None:
 async def test_job_that_resumes_with_too_many_failures_does_not_run(
     limit: int, phase: Phase
 ) -> None:
-    failed = RecordedExecution(
-        worker_id=WorkerId("w"),
-        configuration=Configuration(1),
-        first=0,
-        count=1,
-        seconds=0.1,
-        failures=1,
-    )
-    phases = Phases((failed,), limit)
+    phases = Phases((replace(an_execution(0, 1), failures=1),), limit)
     await phases.make("start")
     assert phases.job.phase is phase
     assert phases.dispatcher.has_job == (phase is Phase.RUNNING)
 
 
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")
-QUERIES = 50
 
 
-def an_assignment(
-    number: int,
-    first: int,
-    count: int,
-    *,
-    worker: WorkerId = FAST,
-) -> Assignment:
+def an_assignment(number: int, first: int, count: int, worker: WorkerId) -> Assignment:
     return new_assignment(number, "echo", worker, count, job_id=JobId("a"), first=first)
 
 
 def done_of(assignment: Assignment, count: int) -> RecordedExecution:
-    return RecordedExecution(
-        worker_id=assignment.worker_id,
-        configuration=assignment.configuration,
-        first=assignment.first,
-        count=count,
-        seconds=count / 10,
-        labelled=count,
-        correct=count // 2,
-    )
-
-
-@pytest.fixture
-def tracker() -> JobTracker:
-    record = RecordedJob(
-        id=JobId("a"),
-        spec=JobSpec(engine=EngineName("echo"), queries=QUERIES),
-        state=JobState.QUEUED,
-        submitted_at=0.0,
-    )
-    return JobTracker(record, Clock(), lambda _job, _now: None)
+    execution = an_execution(assignment.first, count)
+    return replace(execution, worker_id=assignment.worker_id, seconds=count / 10)
 
 
 @given(st.data())
@@ -204,7 +172,7 @@ def test_executions_equal_the_merged_last_reports(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, 29), max_size=6)))
     edges = [0, *cuts, 30]
     assignments = [
-        an_assignment(number, first, stop - first, worker=data.draw(st.sampled_from([FAST, SLOW])))
+        an_assignment(number, first, stop - first, data.draw(st.sampled_from([FAST, SLOW])))
         for number, (first, stop) in enumerate(pairwise(edges))
     ]
     executions = Executions()

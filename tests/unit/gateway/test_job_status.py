@@ -1,9 +1,10 @@
 """A job's record, tracker and status."""
 
 import asyncio
+import dataclasses
 import math
 from collections.abc import AsyncGenerator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +14,9 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.jobs.uploads import InputUploads
-from gateway.journal.job_record import RecordedExecution, RecordedJob
+from gateway.journal.job_record import RecordedJob
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Configuration, EngineName, JobId, WorkerId
+from synergai.domain import EngineName, JobId, WorkerId
 from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
@@ -24,19 +25,15 @@ from synergai.wire.converters import job_status_from_proto, job_status_to_proto
 from synergai.wire.memory_bounds import UnreadResponses
 from synergai.wire.server_call import ServerCall
 from tests.cores import new_assignment
+from tests.unit.gateway import test_journal
 from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.test_journal import an_execution
 
 W1 = WorkerId("w1")
 
 
-def a_record(state: JobState = JobState.QUEUED, **fields: object) -> RecordedJob:
-    values: dict[str, object] = {
-        "id": JobId("a"),
-        "spec": JobSpec(engine=EngineName("echo"), queries=10, qos=5.0),
-        "state": state,
-        "submitted_at": 100.0,
-    }
-    return RecordedJob(**(values | fields))  # type: ignore[arg-type]  # a test's own fields
+def a_record(state: JobState = JobState.QUEUED, **fields: Any) -> RecordedJob:
+    return dataclasses.replace(test_journal.a_record("a", 10, 5.0), state=state, **fields)
 
 
 def a_status(
@@ -74,17 +71,11 @@ def an_assignment(count: int, *, probe: bool = False) -> Assignment:
 
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
     clock = Clock()
-    tracker = JobTracker(
-        a_record(submitted_at=clock.to_unix(90.0)),
-        clock,
-        lambda _job, now: now + 2.0,
-    )
+    record = a_record(submitted_at=clock.to_unix(90.0))
+    tracker = JobTracker(record, clock, lambda _job, now: now + 2.0)
     assert tracker.record_dispatch(an_assignment(10, probe=True), 100.0)
     assert tracker.record.estimated_s is None
-    execution = RecordedExecution(
-        worker_id=W1, configuration=Configuration(1), first=0, count=4, seconds=3.0
-    )
-    tracker.record_execution(an_assignment(10), execution)
+    tracker.record_execution(an_assignment(10), an_execution(0, 4))
     assert tracker.record_dispatch(an_assignment(6), 103.0)
     assert tracker.record.estimated_s == pytest.approx(5.0)
     assert not tracker.record_dispatch(an_assignment(6), 104.0)
@@ -117,10 +108,7 @@ def test_ended_job_has_nothing_to_expect() -> None:
 
 def record_progress(tracker: JobTracker, done: int) -> None:
     """Record that the first `done` queries of a job have completed."""
-    execution = RecordedExecution(
-        worker_id=W1, configuration=Configuration(), first=0, count=done, seconds=1.0
-    )
-    tracker.record_execution(an_assignment(10), execution)
+    tracker.record_execution(an_assignment(10), an_execution(0, done))
 
 
 async def check_only_the_end_is_seen(
@@ -150,13 +138,7 @@ async def test_more_watchers_see_progress_less_often() -> None:
 
 async def test_watcher_waits_longer_after_a_status_with_many_executions() -> None:
     many = tuple(
-        RecordedExecution(
-            worker_id=WorkerId(f"w{number % 2}"),
-            configuration=Configuration(),
-            first=number,
-            count=1,
-            seconds=1.0,
-        )
+        dataclasses.replace(an_execution(number, 1), worker_id=WorkerId(f"w{number % 2}"))
         for number in range(10_000)
     )
     spec = JobSpec(engine=EngineName("echo"), queries=20_000)
@@ -166,7 +148,7 @@ async def test_watcher_waits_longer_after_a_status_with_many_executions() -> Non
     await check_only_the_end_is_seen(tracker, watch)
 
 
-# --- conversion -------------------------------------------------------------------------------
+# --- submission ---------------------------------------------------------------------------------
 
 
 class _SlowJobs:

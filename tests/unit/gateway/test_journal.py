@@ -28,6 +28,7 @@ from synergai.runtime.clock import MAX_DOWNTIME_S, Clock, ClockReading
 from synergai.runtime.database import connect
 
 QUERIES = 20
+FILES = ("journal.db", "journal.db-wal", "journal.marker")
 
 
 def a_record(
@@ -139,7 +140,7 @@ async def test_journal_of_another_version_is_refused(
     with pytest.raises(JournalBroken, match=text) as error:
         Journal(tmp_path)
     assert "another state directory (--state)" in str(error.value)
-    for name in ("journal.db", "journal.db-wal", "journal.marker"):
+    for name in FILES:
         assert name in str(error.value)
         (tmp_path / name).unlink(missing_ok=True)
     await Journal(tmp_path).close()
@@ -221,12 +222,22 @@ def test_journal_after_crashes_equals_the_model(
         asyncio.run(follow(Path(directory) / "state", steps))
 
 
-def crashed(directory: Path, copy: Path) -> Path:
-    """Copy the files of an open journal, as a power cut would leave them."""
+def copied(directory: Path, copy: Path) -> Path:
+    """Copy the files of an open journal, as a power cut or a crash leaves them."""
     copy.mkdir()
-    for name in ("journal.db", "journal.db-wal", "journal.marker"):
-        shutil.copy(directory / name, copy / name)
+    for name in FILES:
+        if (directory / name).exists():
+            shutil.copy(directory / name, copy / name)
     return copy
+
+
+async def jobs_in(state: Path) -> tuple[int, int]:
+    """Return the epoch and the number of jobs."""
+    journal = Journal(state)
+    try:
+        return journal.epoch, len(await journal.unfinished_jobs())
+    finally:
+        await journal.close()
 
 
 async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
@@ -253,10 +264,10 @@ async def follow(directory: Path, steps: list[tuple[str, int, object]]) -> None:
                     model.states[job] = JobState[detail]
                 await journal.record_end(ended(a_record(job), JobState[detail]))
             case _:
-                directory = crashed(directory, directory.with_name(f"{directory.name}-{number}"))
+                directory = copied(directory, directory.with_name(f"{directory.name}-{number}"))
                 await journal.close()
                 journal = Journal(directory)
-    directory = crashed(directory, directory.with_name("last"))
+    directory = copied(directory, directory.with_name("last"))
     await journal.close()
     journal = Journal(directory)
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import os
 import shutil
 import zlib
@@ -13,41 +12,21 @@ import pytest
 
 from gateway.journal import archive
 from gateway.journal.files import lock
-from gateway.journal.job_record import RecordedJob
 from gateway.journal.journal import Journal
 from gateway.journal.schema import VERSION
 from gateway.journal.sqlite_store import Mark, read_marker, write_marker
 from gateway.journal.store import JournalBroken, JournalDamaged
 from synergai.cli import main as cli
-from synergai.domain import EngineName, JobId
-from synergai.jobs import JobSpec, JobState
+from synergai.domain import EngineName
 from synergai.runtime.database import connect
+from tests.unit.gateway.test_journal import FILES, a_record, copied, jobs_in
 
 JOBS = 40
-FILES = ("journal.db", "journal.db-wal", "journal.marker")
-
-
-def a_record(job_id: str) -> RecordedJob:
-    return RecordedJob(
-        id=JobId(job_id),
-        spec=JobSpec(engine=EngineName("echo"), queries=1, qos=math.inf),
-        state=JobState.QUEUED,
-        submitted_at=100.0,
-    )
 
 
 async def accepted(journal: Journal, jobs: int = JOBS) -> None:
     for number in range(jobs):
         await journal.accept(a_record(f"job-{number}"), f"key-{number}")
-
-
-def copied(directory: Path, copy: Path) -> Path:
-    """Copy the files of an open journal, as a crash of the gateway leaves them."""
-    copy.mkdir()
-    for name in FILES:
-        if (directory / name).exists():
-            shutil.copy(directory / name, copy / name)
-    return copy
 
 
 @pytest.fixture
@@ -69,14 +48,6 @@ async def crashed(tmp_path: Path) -> Path:
     return copy
 
 
-async def jobs_in(directory: Path) -> int:
-    journal = Journal(directory)
-    try:
-        return len(await journal.unfinished_jobs())
-    finally:
-        await journal.close()
-
-
 def contents(directory: Path) -> dict[str, bytes]:
     read = {name: (directory / name).read_bytes() for name in FILES if (directory / name).exists()}
     return {name: content for name, content in read.items() if content}
@@ -87,7 +58,7 @@ async def test_journal_of_a_stopped_or_killed_gateway_is_complete(
 ) -> None:
     for directory in (stopped, crashed):
         assert not archive.check(directory)
-        assert await jobs_in(directory) == JOBS
+        assert (await jobs_in(directory))[1] == JOBS
 
 
 def emptied(path: Path) -> None:
@@ -139,7 +110,7 @@ async def test_flipped_bit_is_noticed_or_harmless(
             damaged[position] ^= 1 << number % 8
             (copy / name).write_bytes(damaged)
             try:
-                assert await jobs_in(copy) == JOBS
+                assert (await jobs_in(copy))[1] == JOBS
             except JournalDamaged:
                 noticed += 1
             shutil.rmtree(copy)
@@ -159,7 +130,7 @@ async def test_interrupted_creation_is_not_damage(tmp_path: Path, left: tuple[st
     write_marker(tmp_path / "journal.marker", Mark())
     for name in left:
         (tmp_path / name).touch()
-    assert await jobs_in(tmp_path) == 0
+    assert (await jobs_in(tmp_path))[1] == 0
 
 
 async def test_torn_progress_of_the_marker_is_ignored(crashed: Path) -> None:
@@ -167,7 +138,7 @@ async def test_torn_progress_of_the_marker_is_ignored(crashed: Path) -> None:
     content = marker.read_bytes()
     marker.write_bytes(content[:512] + content[512:540] + bytes(484))
     assert read_marker(marker) == Mark(epoch=1, commits=1)
-    assert await jobs_in(crashed) == JOBS
+    assert (await jobs_in(crashed))[1] == JOBS
 
 
 def test_progress_of_an_earlier_epoch_is_ignored(tmp_path: Path) -> None:

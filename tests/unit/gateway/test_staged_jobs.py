@@ -84,6 +84,28 @@ class Stages:
         responses = [data or response(tensor)] * assignment.count
         self.gateway.complete(worker, assignment, responses, done=assignment.count)
 
+    def hold(
+        self, assignment: Assignment, answer: bytes, token: str = "token", size: int = 16
+    ) -> None:
+        """Answer a query with a tensor that the worker of the first stage holds."""
+        progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
+        progress.held.add(query=0, token=token, size=size)
+        ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+        self.gateway.intake.apply_ended(self.head, ended, [answer])
+
+    async def begin(self, queries: int) -> tuple[JobStatus, Assignment]:
+        """Submit a job; return what the first stage gets."""
+        job = await self.submit(queries)
+        assignment, _ = await self.next(self.head)
+        return job, assignment
+
+    async def begin_behind_head(self, queries: int) -> tuple[JobStatus, Assignment]:
+        """Submit a job that the first stage answers; return what the last one gets."""
+        job, assignment = await self.begin(queries)
+        self.answer(self.head, assignment, "t4")
+        assignment, _ = await self.next(self.tail)
+        return job, assignment
+
     def lose(self, worker: ConnectedWorker, assignment: Assignment, first: int = 0) -> None:
         """Report that the tensors of the queries from `first` on are gone, others answered."""
         progress = hub_pb2.Progress(assignment_id=assignment.id, done=assignment.count)
@@ -183,8 +205,7 @@ async def test_large_tensors_let_fewer_queries_on_their_way(
 
 
 async def test_malformed_response_of_a_stage_fails_the_job(stages: Stages) -> None:
-    job = await stages.submit(2)
-    assignment, _ = await stages.next(stages.head)
+    job, assignment = await stages.begin(2)
     output = oip.ModelInferResponse.InferOutputTensor(name="t4", datatype="FP32", shape=[1, 4])
     without_tensor = oip.ModelInferResponse(outputs=[output]).SerializeToString()
     stages.answer(stages.head, assignment, "t4", without_tensor)
@@ -195,22 +216,14 @@ async def test_malformed_response_of_a_stage_fails_the_job(stages: Stages) -> No
 
 
 async def test_stage_that_cannot_run_fails_the_job_with_its_reason(stages: Stages) -> None:
-    job = await stages.submit(2)
-    assignment, _ = await stages.next(stages.head)
-    ended = hub_pb2.Ended(
-        progress=hub_pb2.Progress(assignment_id=assignment.id),
-        outcome=hub_pb2.OUTCOME_FAILED,
-        fault=hub_pb2.FAULT_BAD_INPUT,
-        detail="no such tensor",
-    )
-    stages.gateway.intake.apply_ended(stages.head, ended)
+    job, assignment = await stages.begin(2)
+    stages.gateway.fail(stages.head, assignment, hub_pb2.FAULT_BAD_INPUT, "no such tensor")
     status = await stages.status(job)
     assert (status.state, status.reason) == (JobState.FAILED, "no such tensor")
 
 
 async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Stages) -> None:
-    job = await stages.submit(3)
-    assignment, _ = await stages.next(stages.head)
+    job, assignment = await stages.begin(3)
     tail = stages.tail
     stages.gateway.catalogue.withdraw(tail.id, TAIL.name)
     assert (await stages.status(job)).state is JobState.RUNNING
@@ -230,8 +243,7 @@ async def test_job_waits_while_a_stage_is_missing_and_then_continues(stages: Sta
 
 
 async def test_query_goes_on_in_no_stage_of_another_model(stages: Stages) -> None:
-    job = await stages.submit(2)
-    assignment, _ = await stages.next(stages.head)
+    job, assignment = await stages.begin(2)
     stages.gateway.catalogue.withdraw(stages.tail.id, TAIL.name)
     other = stages.add("other", replace(TAIL, stage_of="b" * 64))
     stages.answer(stages.head, assignment, "t4")
@@ -266,14 +278,10 @@ async def test_job_for_a_variant_needs_the_whole_engine(stages: Stages) -> None:
 
 async def test_outputs_that_a_worker_holds_are_pulled_and_then_dropped(stages: Stages) -> None:
     stages.head.peer_address = "head:7000"
-    job = await stages.submit(1)
-    assignment, _ = await stages.next(stages.head)
+    job, assignment = await stages.begin(1)
     held_response = oip.ModelInferResponse.FromString(response("t4"))
     held_response.ClearField("raw_output_contents")
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
-    progress.held.add(query=0, token="token", size=16)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
-    stages.gateway.intake.apply_ended(stages.head, ended, [held_response.SerializeToString()])
+    stages.hold(assignment, held_response.SerializeToString())
     await turns()
     orders = stages.gateway.orders(stages.tail)
     [run] = [order for order in orders if isinstance(order, RunAssignment)]
@@ -288,13 +296,9 @@ async def test_outputs_that_a_worker_holds_are_pulled_and_then_dropped(stages: S
 
 async def test_outputs_that_are_held_for_a_cancelled_job_are_dropped(stages: Stages) -> None:
     stages.head.peer_address = "head:7000"
-    job = await stages.submit(1)
-    assignment, _ = await stages.next(stages.head)
+    job, assignment = await stages.begin(1)
     await stages.gateway.jobs.cancel(UNRESTRICTED, job.id)
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
-    progress.held.add(query=0, token="token", size=16)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
-    stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
+    stages.hold(assignment, response("t4"))
     assert DropTensors("token") in stages.gateway.orders(stages.head)
 
 
@@ -303,20 +307,13 @@ async def test_worker_holds_no_outputs_beyond_the_limits(
     stages: Stages, token: str, size: int
 ) -> None:
     stages.head.peer_address = "head:7000"
-    await stages.submit(1)
-    assignment, _ = await stages.next(stages.head)
-    progress = hub_pb2.Progress(assignment_id=assignment.id, done=1)
-    progress.held.add(query=0, token=token, size=size)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_COMPLETED)
+    _, assignment = await stages.begin(1)
     with pytest.raises(ProtocolViolation, match="cannot hold the outputs of query 0"):
-        stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
+        stages.hold(assignment, response("t4"), token, size)
 
 
 async def test_query_whose_tensors_are_lost_begins_again(stages: Stages) -> None:
-    job = await stages.submit(1)
-    assignment, _ = await stages.next(stages.head)
-    stages.answer(stages.head, assignment, "t4")
-    assignment, _ = await stages.next(stages.tail)
+    job, assignment = await stages.begin_behind_head(1)
     stages.lose(stages.tail, assignment)
     for worker, tensor in ((stages.head, "t4"), (stages.tail, "t9")):
         assignment, _ = await stages.next(worker)
@@ -336,10 +333,7 @@ async def test_query_that_begins_again_while_others_are_read_takes_no_room_of_th
         return await read(feed, first, queries)
 
     monkeypatch.setattr(StagedFeed, "_read", read_late)
-    job = await stages.submit(2 * FIRST_QUERIES)
-    assignment, _ = await stages.next(stages.head)
-    stages.answer(stages.head, assignment, "t4")
-    assignment, _ = await stages.next(stages.tail)
+    job, assignment = await stages.begin_behind_head(2 * FIRST_QUERIES)
     stages.lose(stages.tail, assignment)
     await turns()
     readable.set()
@@ -353,10 +347,7 @@ async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
     stages: Stages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(staged_job, "MOST_LOSSES", 0)
-    job = await stages.submit(2)
-    assignment, _ = await stages.next(stages.head)
-    stages.answer(stages.head, assignment, "t4")
-    assignment, _ = await stages.next(stages.tail)
+    job, assignment = await stages.begin_behind_head(2)
     stages.lose(stages.tail, assignment, first=1)
     status = await stages.status(job)
     assert (status.state, status.queries_done) == (JobState.FAILED, 1)
@@ -366,8 +357,7 @@ async def test_answers_are_recorded_before_a_query_is_lost_once_too_often(
 async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_move(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = await stages.submit(2 * FIRST_QUERIES)
-    first, _ = await stages.next(stages.head)
+    job, first = await stages.begin(2 * FIRST_QUERIES)
     assert first.count == FIRST_QUERIES
     progress = hub_pb2.Progress(assignment_id=first.id, done=1)
     stages.gateway.intake.apply_progress(stages.head, progress, [response("t4")])
@@ -383,9 +373,8 @@ async def test_queries_that_a_stage_has_answered_end_in_its_chain_and_others_mov
     monkeypatch.setattr(routes, "of_jobs", lambda *_: tuple(chosen))
     routes.on_changed(NET)
     assert (await stages.status(job)).stages == tuple(each.name for each in chosen)
-    progress = hub_pb2.Progress(assignment_id=first.id, done=2)
-    ended = hub_pb2.Ended(progress=progress, outcome=hub_pb2.OUTCOME_STOPPED)
-    stages.gateway.intake.apply_ended(stages.head, ended, [response("t4")])
+    stopped = hub_pb2.OUTCOME_STOPPED
+    stages.gateway.complete(stages.head, first, [response("t4")], outcome=stopped, done=2)
     counts = {"net.s0-2": 0, "net.s4-9": 0, "net.s2-9": 0}
     for worker, tensor in ((stages.head, "t2"), (stages.tail, "t9")) * 4:
         for assignment in stages.gateway.assignments(worker):
@@ -422,8 +411,7 @@ WHOLE = replace(
 
 def left(*, correct: bool = True) -> bytes:
     """Return the response to a query that leaves the engine behind the first stage."""
-    output = oip.ModelInferResponse.InferOutputTensor(name="t9", datatype="FP32", shape=[1, 4])
-    message = oip.ModelInferResponse(outputs=[output], raw_output_contents=[DATA])
+    message = oip.ModelInferResponse.FromString(response("t9"))
     message.parameters[EXIT].string_param = "t4"
     message.parameters[LABEL].int64_param = 1
     message.parameters[CORRECT].bool_param = correct
@@ -432,8 +420,7 @@ def left(*, correct: bool = True) -> bytes:
 
 async def test_queries_that_leave_are_recorded_in_their_turn(tmp_path: Path) -> None:
     async with running(tmp_path, EARLY, TAIL) as stages:
-        job = await stages.submit(4)
-        assignment, _ = await stages.next(stages.head)
+        job, assignment = await stages.begin(4)
         answers = [left(), response("t4"), left(correct=False), left()]
         stages.gateway.complete(stages.head, assignment, answers, done=4)
         assert (await stages.status(job)).queries_done == 1
@@ -471,10 +458,7 @@ async def test_query_that_moves_to_another_route_is_prepared_for_it(tmp_path: Pa
         assert EXIT not in request.parameters
         whole = stages.add("whole", WHOLE)
         assert (await stages.status(job)).stages == (HEAD.name, NET)
-        stopped = hub_pb2.Ended(
-            progress=hub_pb2.Progress(assignment_id=first.id), outcome=hub_pb2.OUTCOME_STOPPED
-        )
-        stages.gateway.intake.apply_ended(stages.head, stopped)
+        stages.gateway.stop(stages.head, first)
         assignment, [request] = await stages.next(stages.head)
         assert request.parameters[EXIT].string_param == DROP
         nothing = oip.ModelInferResponse().SerializeToString()
