@@ -257,12 +257,12 @@ class PendingCall(Protocol):
 class BegunUnary(_MethodHandler, Generic[ReadT]):
     """A method handler of unary calls that begin without waiting.
 
-    A server that needs no task for such a call while it waits calls `begin` itself, and `respond`
-    only if it cannot respond at once.
+    A server that needs no task for such a call while it waits calls `read` and `begin` itself, and
+    `respond` only if it cannot respond at once.
 
     Args:
-        begin: begins a call. The response may be given to its last argument, as soon as it is
-            there, in place of the result.
+        begin: begins a call, and may raise what any handler may. The response may be given to its
+            last argument, as soon as it is there, in place of the result.
         finish: makes a response of the result.
         read: parses a request.
         cls: type of the request.
@@ -294,22 +294,13 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
                 begun.abandon()
                 raise
 
-        self._begin = begin
+        self.begin = begin
+        self.read = read
+        self.malformed = Malformed(cls.DESCRIPTOR.full_name)
         self.respond = _answer(respond)
         self.unary_unary = _answer(handle)
         self.request_deserializer = raw_deserializer(read, cls)
         self.response_serializer = serialise
-
-    def begin(
-        self,
-        request: RawRequest[ReadT] | Malformed,
-        context: ServerCall,
-        on_response: Callable[[Buffer], None] | None,
-    ) -> PendingCall:
-        """Begin a call; it may raise what any handler may."""
-        if isinstance(request, Malformed):
-            raise request.error()
-        return self._begin(request, context, on_response)
 
 
 def server_stream(

@@ -244,6 +244,16 @@ async def test_leaked_cancellation_still_gives_the_client_a_status(
 
 
 @both_servers
+@pytest.mark.parametrize("method", ["Echo", "Unknown"])
+async def test_malformed_request_is_an_invalid_argument(
+    channel: grpc.aio.Channel, method: str
+) -> None:
+    failure = await failure_of(channel, method, b"\xff\xff")
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.details() == "the message is not a valid synergai.v1.LoadEngine"
+
+
+@both_servers
 async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Channel) -> None:
     answers = raw_stream(channel, "/test/EchoAll")(iter([message(), b"\xff\xff"]), timeout=30)
     with pytest.raises(grpc.aio.AioRpcError) as caught:

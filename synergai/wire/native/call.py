@@ -1,33 +1,42 @@
-"""A call of gRPC on a stream of a client: its states, its requests, and what is sent."""
+"""A call of gRPC on a stream of a client: its states, its messages, and what is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import struct
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import grpc
+import numpy as np
 
-from synergai.errors import SynergaiError
-from synergai.runtime.tasks import TaskBag
-from synergai.wire.limits import MAX_INCOMPLETE_BYTES
-from synergai.wire.memory_bounds import IncompleteRequests
-from synergai.wire.message_framing import MOST_CUT, MessageReader, prefix, prefixed
+from synergai.errors import MessageTooLarge, SynergaiError
 from synergai.wire.native import http2
 from synergai.wire.native.headers import RESPONSE, encoded, status_fields
-from synergai.wire.rpc import BegunUnary, Service
-from synergai.wire.server_call import find_handler
 from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from synergai.wire.memory_bounds import IncompleteRequests
+    from synergai.wire.native.flow import Stream
     from synergai.wire.native.headers import CallHeaders
-    from synergai.wire.native.sending import Stream
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.server_call import Interceptor, Metadata, Peer
+    from synergai.wire.server_call import Metadata, Peer
+
+MOST_CUT: Final = 64
+"""Messages of a call that are cut out of its data before its handler takes them: they cost more
+time and memory than their bytes."""
+_PIECE_BYTES: Final = 1 << 20
+_PIECE_PER_ARRIVED: Final = 16
+"""Memory that a message takes at a time while it arrives, in all and for each byte of it that has
+arrived: clients may announce more than they send. Where the system uses huge pages, all of it is
+taken by the first byte. A message of up to 1 MiB ends up in one piece."""
+_PREFIX: Final = struct.Struct(">BI")
+"""What precedes a message: whether it is compressed, and its length."""
+PREFIX_BYTES: Final = _PREFIX.size
 
 
 class CallState(enum.IntEnum):
@@ -53,48 +62,12 @@ RECEIVING, HANDLING, RESPONDING, ENDED = CallState
 BETWEEN, PARTIAL, COMPLETE, IGNORED = RequestState
 
 
-_RECEIVED_BYTES: Final = 64 << 10
+class CallOwner(Protocol):
+    """What a call needs of its server's `Handlers`."""
 
-
-class Handlers:
-    """The handlers, and the calls that they handle.
-
-    Args:
-        max_bytes: largest message of a client.
-        interceptor: may replace the handler of a call, or end the call.
-
-    Attributes:
-        incomplete: the requests that have not arrived in full.
-        connection_age: seconds after which a connection is retired, and after which it then ends.
-        taskless: handlers, by path, of calls that need no task until they respond.
-        received: memory into which connections receive what they handle at once.
-    """
-
-    def __init__(self, max_bytes: int, interceptor: Interceptor | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.max_bytes = max_bytes
-        self.connection_age = (0.0, 0.0)
-        self.incomplete = IncompleteRequests(MAX_INCOMPLETE_BYTES)
-        self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        self.tasks = TaskBag()
-        self.interceptor = interceptor
-        self.taskless: dict[str, BegunUnary[Any]] = {}
-        self._methods: dict[str, Any] = {}
-        self._handlers: list[grpc.GenericRpcHandler] = []
-
-    def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add handlers; of several that suit a call, the first one is used."""
-        for handler in handlers:
-            self._handlers.append(handler)
-            if isinstance(handler, Service):
-                self._methods = handler.paths | self._methods
-        if self.interceptor is None:
-            begun = ((p, m) for p, m in self._methods.items() if isinstance(m, BegunUnary))
-            self.taskless = dict(begun)
-
-    def find(self, path: str) -> Any:
-        """Return the handler of a method; None without one."""
-        return self._methods.get(path) or find_handler(self._handlers, path)
+    loop: asyncio.AbstractEventLoop
+    max_bytes: int
+    incomplete: IncompleteRequests
 
 
 class Call:
@@ -123,14 +96,14 @@ class Call:
         stream: Stream,
         headers: CallHeaders,
         peer: Peer,
-        handlers: Handlers,
+        handlers: CallOwner,
         deadline: float | None,
     ) -> None:
         self.peer = peer
         self._stream = stream
         self._headers = headers
         self._handlers = handlers
-        self._reader = MessageReader(handlers.max_bytes, headers.encoding)
+        self._reader = MessageReader(handlers.max_bytes)
         self._requests: deque[Buffer] = deque()
         self._deserialise: Callable[[Buffer], Any] = bytes
         self._deadline = deadline
@@ -332,3 +305,144 @@ def complete(future: asyncio.Future[None] | None) -> None:
     """Set the result of a future, unless there is none, or it has one."""
     if future is not None and not future.done():
         future.set_result(None)
+
+
+def prefix(message: Buffer) -> bytes:
+    """Return what comes before a message in the data of a call."""
+    return _PREFIX.pack(0, len(message))
+
+
+def prefixed(message: Buffer) -> bytes:
+    """Return a message as the data of a call."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+class Compressed(bytes):
+    """A message that is still compressed: one of a few kilobytes may decompress to the limit."""
+
+    __slots__ = ()
+
+
+class MessageReader:
+    """Cuts the messages out of the data of a call.
+
+    Args:
+        max_bytes: largest message.
+
+    Attributes:
+        to_come: bytes that are missing of the message whose beginning has arrived.
+        uncut: data behind the messages that were returned.
+    """
+
+    to_come = 0
+    _prefix = b""
+    # Bytes of the last piece that have arrived.
+    _filled = 0
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        # Of the message whose prefix has arrived.
+        self._pieces: list[memoryview] = []
+        self.uncut: deque[Buffer] = deque()
+
+    @property
+    def is_within_message(self) -> bool:
+        """Whether the data ends within a message or its prefix."""
+        return bool(self._prefix)
+
+    def message_buffer(self) -> memoryview | None:
+        """Return memory for what comes next of a message; None for other data.
+
+        Data that was received there is fed as the part of the message that it fills. The first data
+        of one has no such memory.
+        """
+        return self._free_buffer() if self._pieces and not self.uncut else None
+
+    def feed(self, data: Buffer, most: int = MOST_CUT) -> list[Buffer]:
+        """Return the messages that the data completes, this many at most; `cut` returns others."""
+        if self.uncut or most <= 0:
+            self.uncut.append(bytes(data))
+            return []
+        return self._cut(data, most)
+
+    def cut(self) -> list[Buffer]:
+        """Return further messages of the data; none if it has no others."""
+        messages: list[Buffer] = []
+        while self.uncut and not messages:
+            messages = self._cut(self.uncut.popleft(), MOST_CUT)
+        return messages
+
+    def _cut(self, data: Buffer, most: int) -> list[Buffer]:
+        messages: list[Buffer] = []
+        at, end = 0, len(data)
+        while at < end and len(messages) < most:
+            start = at + PREFIX_BYTES
+            if start <= end and not self._prefix:  # whole messages need not be put together
+                is_compressed, size = _PREFIX.unpack_from(data, at)
+                if (stop := start + size) <= end and size <= self._max_bytes:
+                    message: Buffer = bytes(data[start:stop])
+                    messages.append(Compressed(message) if is_compressed else message)
+                    at = stop
+                    continue
+            if len(self._prefix) < PREFIX_BYTES:
+                taken = min(PREFIX_BYTES - len(self._prefix), end - at)
+                self._prefix += data[at : at + taken]
+                at += taken
+                if len(self._prefix) < PREFIX_BYTES:
+                    break
+                self.to_come = int.from_bytes(self._prefix[1:])
+                if self.to_come > self._max_bytes:
+                    raise too_large(self.to_come, self._max_bytes)
+            taken = min(self.to_come, end - at)
+            self._add(data[at : at + taken])
+            at += taken
+            if not self.to_come:
+                pieces = self._pieces
+                message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                messages.append(Compressed(message) if self._prefix[0] else message)
+                pieces.clear()
+                self._prefix = b""
+        if at < end and len(messages) == most:
+            self.uncut.appendleft(bytes(data[at:]))
+        return messages
+
+    def _add(self, data: Buffer) -> None:
+        while data:
+            free = self._free_buffer(len(data))
+            size = min(len(free), len(data))
+            if not (isinstance(data, memoryview) and data.obj is free.obj):
+                free[:size] = data[:size]
+            self._filled += size
+            self.to_come -= size
+            data = data[size:]
+
+    def _free_buffer(self, at_hand: int = 0) -> memoryview:
+        """Return memory for what comes next of the message that is incomplete.
+
+        Args:
+            at_hand: bytes of it that have arrived and are to be put there.
+        """
+        if not self._pieces or self._filled == len(self._pieces[-1]):
+            size = int.from_bytes(self._prefix[1:])
+            arrived = size - self.to_come
+            if arrived < _PIECE_BYTES:  # the first piece grows
+                self._filled = arrived
+                size = min(size, _PIECE_BYTES, _PIECE_PER_ARRIVED * (arrived + at_hand))
+            else:
+                self._filled = 0
+                size = min(self.to_come, _PIECE_BYTES)
+            piece = np.empty(size, np.uint8).data
+            if self._filled:
+                piece[:arrived] = self._pieces.pop()
+            self._pieces.append(piece)
+        return self._pieces[-1][self._filled :]
+
+    def clear(self) -> None:
+        """Drop all data that is not part of a message returned."""
+        self._pieces.clear()
+        self.uncut.clear()
+
+
+def too_large(size: int, limit: int) -> MessageTooLarge:
+    """Return the error for a message beyond the limit, as grpcio says it."""
+    return MessageTooLarge(f"received a message larger than max ({size} vs. {limit})")

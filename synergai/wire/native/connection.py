@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from synergai.wire.native.flow import OWN_PING, FrameLimits, Sender
 from synergai.wire.native.handled_calls import accept_call
-from synergai.wire.native.http2 import ConnectionFault, FrameLimits
-from synergai.wire.native.sending import OWN_PING, Sender
+from synergai.wire.native.http2 import ConnectionFault
 from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from synergai.wire.native.call import Handlers
+    from synergai.wire.native.handled_calls import Handlers
 
     BeginCalls: TypeAlias = Callable[[int], tuple[int, bool]]
     """Begins calls of a client, this many at most; returns how many, and whether it has more."""

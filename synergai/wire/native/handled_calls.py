@@ -1,29 +1,89 @@
-"""The two kinds of calls: with a task of their own, and without one."""
+"""Handlers, and the two kinds of calls: with a task of their own, and without one."""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from synergai.errors import InternalError, SynergaiError
+from synergai.errors import InternalError, InvalidInput, NotSupported, SynergaiError
+from synergai.runtime.tasks import TaskBag
 from synergai.wire import rpc
-from synergai.wire.message_framing import PREFIX_BYTES, Compressed, prefixed
-from synergai.wire.native.call import COMPLETE, ENDED, HANDLING, IGNORED, RESPONDING, Call, complete
+from synergai.wire.limits import MAX_INCOMPLETE_BYTES
+from synergai.wire.memory_bounds import IncompleteRequests
+from synergai.wire.native.call import (
+    COMPLETE,
+    ENDED,
+    HANDLING,
+    IGNORED,
+    PREFIX_BYTES,
+    RESPONDING,
+    Call,
+    Compressed,
+    complete,
+    prefixed,
+    too_large,
+)
 from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
-from synergai.wire.server_call import behaviour_of
+from synergai.wire.rpc import BegunUnary, Service
+from synergai.wire.server_call import behaviour_of, find_handler
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
-    from synergai.wire.native.call import Handlers
+    from synergai.wire.native.flow import Stream
     from synergai.wire.native.headers import CallHeaders
-    from synergai.wire.native.sending import Stream
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.rpc import BegunUnary, PendingCall
-    from synergai.wire.server_call import Peer
+    from synergai.wire.rpc import PendingCall
+    from synergai.wire.server_call import Interceptor, Peer
+
+_RECEIVED_BYTES: Final = 64 << 10
+_FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+class Handlers:
+    """The handlers, and the calls that they handle.
+
+    Args:
+        max_bytes: largest message of a client.
+        interceptor: may replace the handler of a call, or end the call.
+
+    Attributes:
+        incomplete: the requests that have not arrived in full.
+        connection_age: seconds after which a connection is retired, and after which it then ends.
+        taskless: handlers, by path, of calls that need no task until they respond.
+        received: memory into which connections receive what they handle at once.
+    """
+
+    def __init__(self, max_bytes: int, interceptor: Interceptor | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.max_bytes = max_bytes
+        self.connection_age = (0.0, 0.0)
+        self.incomplete = IncompleteRequests(MAX_INCOMPLETE_BYTES)
+        self.received = memoryview(bytearray(_RECEIVED_BYTES))
+        self.tasks = TaskBag()
+        self.interceptor = interceptor
+        self.taskless: dict[str, BegunUnary[Any]] = {}
+        self._methods: dict[str, Any] = {}
+        self._handlers: list[grpc.GenericRpcHandler] = []
+
+    def add(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Add handlers; of several that suit a call, the first one is used."""
+        for handler in handlers:
+            self._handlers.append(handler)
+            if isinstance(handler, Service):
+                self._methods = handler.paths | self._methods
+        if self.interceptor is None:
+            begun = ((p, m) for p, m in self._methods.items() if isinstance(m, BegunUnary))
+            self.taskless = dict(begun)
+
+    def find(self, path: str) -> Any:
+        """Return the handler of a method; None without one."""
+        return self._methods.get(path) or find_handler(self._handlers, path)
 
 
 def accept_call(
@@ -48,6 +108,7 @@ class TaskCall(Call):
     """A call with a task, which lasts until its client has been sent everything, or has left."""
 
     state = HANDLING
+    _handlers: Handlers
     _task: asyncio.Task[None] | None = None
     _arrived: asyncio.Future[None] | None = None
 
@@ -152,7 +213,8 @@ class TaskCall(Call):
         if isinstance(request, Compressed):
             # Not before the handler asks for it, so that a call holds one of them at a time.
             try:
-                return await asyncio.to_thread(self._reader.decompress, request)
+                encoding, max_bytes = self._headers.encoding, self._handlers.max_bytes
+                return await asyncio.to_thread(decompress, request, encoding, max_bytes)
             except SynergaiError as error:
                 await rpc.abort(self, error)
         return request
@@ -169,6 +231,7 @@ class TasklessCall(Call):
     A `TaskCall` continues it unless its response can be sent at once.
     """
 
+    _handlers: Handlers
     _pending: PendingCall | None = None
 
     def _on_requests(self) -> None:
@@ -178,17 +241,26 @@ class TasklessCall(Call):
             return
         self._enter(HANDLING)
         handler = self._handlers.taskless[self._headers.path]
-        request = handler.request_deserializer(self._requests.popleft())
+        data = self._requests.popleft()
         self._enter_requests(IGNORED)
         context: Any = self
         try:
+            request = rpc.RawRequest(data, handler.read(data))
+        except DecodeError:
+            self._fail(handler.malformed.error())
+            return
+        try:
             self._pending = handler.begin(request, context, self._respond_at_once)
         except Exception as error:  # noqa: BLE001 - which ends the call as that of any handler
-            failed: asyncio.Future[Buffer] = self._handlers.loop.create_future()
-            failed.set_exception(error)
-            self._finish(failed)
+            self._fail(error)
         else:
             self._pending.result.add_done_callback(self._finish)
+
+    def _fail(self, error: Exception) -> None:
+        """End a call that could not begin."""
+        failed: asyncio.Future[Buffer] = self._handlers.loop.create_future()
+        failed.set_exception(error)
+        self._finish(failed)
 
     def _respond_at_once(self, response: Buffer) -> None:
         """Send the only response in the turn in which it arrives, if the client takes it now."""
@@ -226,3 +298,20 @@ class TasklessCall(Call):
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.abandon()
+
+
+def decompress(data: Compressed, encoding: str, max_bytes: int) -> bytes:
+    """Return a message that was compressed with an encoding, of some bytes at most."""
+    kind = _FORMATS.get(encoding)
+    if kind is None:
+        raise NotSupported(f"messages are compressed with {encoding!r}: use gzip")
+    decompressor = zlib.decompressobj(kind)
+    try:
+        message = decompressor.decompress(data, max_bytes + 1)
+    except zlib.error:
+        raise InvalidInput("a message cannot be decompressed") from None
+    if len(message) > max_bytes:
+        raise too_large(len(message), max_bytes)
+    if not decompressor.eof:
+        raise InvalidInput("a message cannot be decompressed")
+    return message

@@ -1,17 +1,11 @@
-"""Frames of HTTP/2 (RFC 9113), and limits on those that carry little."""
+"""Frames of HTTP/2 (RFC 9113): their parts, and what makes one invalid."""
 
 from __future__ import annotations
 
 import struct
-import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from synergai.wire.request_codec import Buffer
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What a client sends before its frames."""
@@ -57,29 +51,6 @@ class ConnectionFault(InvalidInput):
         self.code = code
 
 
-def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
-    """Return a frame."""
-    return b"".join((HEADER.pack(len(payload) << 8 | kind, flags, stream), payload))
-
-
-def block_frames(flags: int, stream: int, block: bytes) -> bytes:
-    """Return the frames of a header block, whose first one has these flags."""
-    size = len(block)
-    if size <= MAX_FRAME:
-        return HEADER.pack(size << 8 | HEADERS, flags | END_HEADERS, stream) + block
-    frames = [frame(HEADERS, flags, stream, block[:MAX_FRAME])]
-    for start in range(MAX_FRAME, size, MAX_FRAME):
-        end = start + MAX_FRAME
-        ends = END_HEADERS if end >= size else 0
-        frames.append(frame(CONTINUATION, ends, stream, block[start:end]))
-    return b"".join(frames)
-
-
-def number_frame(kind: int, stream: int, number: int) -> bytes:
-    """Return a frame with a number: the growth of a window, or the code of a reset."""
-    return frame(kind, 0, stream, NUMBER.pack(number))
-
-
 def check_frame(kind: int, number: int, size: int) -> None:
     """Raise a `ConnectionFault` if a frame may not be on this stream, or have this size."""
     is_free = kind > CONTINUATION or kind in (WINDOW_UPDATE, RST_STREAM)  # HAProxy resets stream 0
@@ -116,85 +87,3 @@ def initial_window(flags: int, payload: bytes, window: int) -> int:
         if key == INITIAL_WINDOW_SIZE:
             window = value
     return window
-
-
-# Limits of the frames of a connection. Calls and their data are limited elsewhere.
-
-CREDIT: Final = 1000
-"""Frames without data that a connection may send at once."""
-CREDIT_PER_S: Final = 200
-SMALL_BYTES: Final = 512
-SMALL_CREDIT: Final = 50_000
-"""Frames with up to `SMALL_BYTES` of data that a connection may send at once: gRPC does not apply
-flow control to data for calls that have ended."""
-SMALL_PER_S: Final = 20_000
-_EARNED_BY_RESPONSE: Final = 2
-_RESPONSE_BYTES: Final = 16
-"""Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
-_REFUSED_COST: Final = 32
-"""Credit of a call whose header block is too large: more than the refusal earns."""
-_SURPLUS: Final = 64
-"""Fields of such a block beyond the limit that cost one more."""
-_ACKNOWLEDGED_COST: Final = 4
-"""Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
-
-
-class _Credit:
-    """What a client may send at once, and earns with time."""
-
-    def __init__(self, most: int, per_s: int, of: str, clock: Callable[[], float]) -> None:
-        self.left = self._most = most
-        self._per_s = per_s
-        self._of = of
-        self._clock = clock
-        self._at = clock()
-
-    def take(self, cost: int) -> None:
-        self.left -= cost
-        if self.left < 0:
-            now = self._clock()
-            earned = int((now - self._at) * self._per_s)
-            if self.left + earned < 0:
-                raise ConnectionFault(f"too many frames {self._of}", ENHANCE_YOUR_CALM)
-            self._at = now
-            self.left = min(self._most, self.left + earned)
-
-
-class FrameLimits:
-    """Counts the frames that a client sends.
-
-    Calls earn credit for a frame that resets them. Frames with data cost nothing unless they are
-    small and many. All other frames take credit, which grows with time and with responses.
-
-    Args:
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._credit = _Credit(CREDIT, CREDIT_PER_S, "without data", clock)
-        self._small = _Credit(SMALL_CREDIT, SMALL_PER_S, "with little data", clock)
-
-    def count(self, kind: int, size: int) -> None:
-        """Count a frame, of this size without its header.
-
-        Raises:
-            ConnectionFault: there are too many of them.
-        """
-        if kind == HEADERS:
-            self._earn(1)
-        elif kind != DATA or not size:
-            self._credit.take(_ACKNOWLEDGED_COST if kind in (PING, SETTINGS) else 1)
-        elif size <= SMALL_BYTES:
-            self._small.take(1)
-
-    def count_refused(self, surplus: int) -> None:
-        """Count a call that is refused as its header block has so many fields too many."""
-        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
-
-    def respond(self, size: int) -> None:
-        """Count bytes sent to the client."""
-        self._earn(_EARNED_BY_RESPONSE + size // _RESPONSE_BYTES)
-
-    def _earn(self, credit: int) -> None:
-        if self._credit.left < CREDIT:
-            self._credit.left += credit

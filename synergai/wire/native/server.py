@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.addresses import bind
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.native.call import Handlers
 from synergai.wire.native.connection import SILENT_S, UNREAD_S, CallTurns, ClientConnection
+from synergai.wire.native.handled_calls import Handlers
 
 if TYPE_CHECKING:
     import ssl

@@ -7,18 +7,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.native import http2
+from synergai.wire.native import flow, http2
 from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
+from synergai.wire.native.flow import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WINDOW, Stream
 from synergai.wire.native.headers import TOO_LARGE, HeaderDecoder
 from synergai.wire.native.http2 import DATA, HEADER_BYTES, HEADERS, MAX_NUMBER, ConnectionFault
-from synergai.wire.native.sending import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WINDOW, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from synergai.wire.native.flow import FrameLimits, Sender
     from synergai.wire.native.headers import CallHeaders
-    from synergai.wire.native.http2 import FrameLimits
-    from synergai.wire.native.sending import Sender
     from synergai.wire.request_codec import Buffer
 
 LARGEST_FRAME: Final = 1 << 20
@@ -41,7 +40,7 @@ _WHOLE_BYTES: Final = 1024
 """Frames of data up to this size are handled whole; larger ones in parts. Settings are whole."""
 _LEAST_PLACED: Final = 32 << 10
 """Bytes from which on the rest of a frame is received where its message is put together."""
-_FIRST_FRAMES: Final = http2.frame(
+_FIRST_FRAMES: Final = flow.frame(
     http2.SETTINGS,
     0,
     0,
@@ -49,7 +48,7 @@ _FIRST_FRAMES: Final = http2.frame(
     + http2.SETTING.pack(http2.INITIAL_WINDOW_SIZE, STREAM_WINDOW)
     + http2.SETTING.pack(http2.MAX_FRAME_SIZE, LARGEST_FRAME)
     + http2.SETTING.pack(http2.MAX_HEADER_LIST_SIZE, MAX_FIELD_BYTES),
-) + http2.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
+) + flow.number_frame(http2.WINDOW_UPDATE, 0, _CONNECTION_WINDOW - http2.DEFAULT_WINDOW)
 
 
 class NativeSession:
@@ -125,7 +124,7 @@ class NativeSession:
         if not self.between_frames:
             return b""
         numbers = http2.NUMBER.pack(self._last) + http2.NUMBER.pack(code)
-        return http2.frame(http2.GOAWAY, 0, 0, numbers + text.encode())
+        return flow.frame(http2.GOAWAY, 0, 0, numbers + text.encode())
 
     def lose_incomplete(self) -> None:
         """End the calls whose requests have not arrived in full, as nothing more arrives."""
@@ -249,7 +248,7 @@ class NativeSession:
         elif kind == http2.PING and flags & http2.ACK:
             self._pings -= 1
         elif kind == http2.PING:
-            self._sender.send(http2.frame(http2.PING, http2.ACK, 0, payload))
+            self._sender.send(flow.frame(http2.PING, http2.ACK, 0, payload))
         elif kind == http2.RST_STREAM:
             self._lose(number)  # maybe of a call that the client could not begin
         elif kind == http2.SETTINGS:
@@ -355,7 +354,7 @@ class NativeSession:
         more = _CONNECTION_WINDOW - self._room
         self._room = _CONNECTION_WINDOW
         self._acknowledged_at = time.monotonic()
-        self._sender.send(http2.number_frame(http2.WINDOW_UPDATE, 0, more))
+        self._sender.send(flow.number_frame(http2.WINDOW_UPDATE, 0, more))
 
     def _close_requests(self, number: int, stream: Stream) -> None:
         if stream.content_length:
@@ -441,4 +440,4 @@ class NativeSession:
                     )
             self._window_of_streams = window
             self._is_widened = True
-        self._sender.send(http2.frame(http2.SETTINGS, http2.ACK, 0))
+        self._sender.send(flow.frame(http2.SETTINGS, http2.ACK, 0))

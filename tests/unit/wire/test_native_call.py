@@ -18,12 +18,11 @@ from synergai.errors import Overloaded
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.memory_bounds import IncompleteRequests
-from synergai.wire.message_framing import MessageReader
-from synergai.wire.native.call import Call, CallState, Handlers
-from synergai.wire.native.handled_calls import accept_call
+from synergai.wire.native import handled_calls
+from synergai.wire.native.call import Call, CallState
+from synergai.wire.native.flow import FrameLimits, Sender, Stream
+from synergai.wire.native.handled_calls import Handlers, accept_call
 from synergai.wire.native.headers import CallHeaders
-from synergai.wire.native.http2 import FrameLimits
-from synergai.wire.native.sending import Sender, Stream
 from synergai.wire.native.session import NativeSession
 from synergai.wire.server_call import SocketPeer
 from tests import http2
@@ -706,7 +705,7 @@ def compressed(number: int, content: bytes) -> bytes:
 
 async def test_message_is_decompressed_once_its_handler_asks_for_it(server: Server) -> None:
     with patch.object(
-        MessageReader, "decompress", autospec=True, side_effect=MessageReader.decompress
+        handled_calls, "decompress", side_effect=handled_calls.decompress
     ) as decompress:
         number = server.call("Hang", fields=(("grpc-encoding", "gzip"),))
         server.receive(3 * compressed(number, bytes(MAX_BYTES)))

@@ -12,11 +12,11 @@ import grpc
 import pytest
 
 from synergai.wire import rpc
-from synergai.wire.message_framing import MOST_CUT, prefixed
 from synergai.wire.native import connection as connection_module
-from synergai.wire.native.call import Handlers
+from synergai.wire.native.call import MOST_CUT, prefixed
 from synergai.wire.native.connection import CallTurns, ClientConnection
-from synergai.wire.native.http2 import CREDIT
+from synergai.wire.native.flow import CREDIT
+from synergai.wire.native.handled_calls import Handlers
 from tests.http2 import DATA, END_STREAM, PING, PREFACE, SETTINGS, frame, headers, message
 from tests.waiting import turns, until
 

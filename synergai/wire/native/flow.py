@@ -1,4 +1,4 @@
-"""What the server sends on a connection of HTTP/2."""
+"""Flow of a connection of HTTP/2: what the server sends, and how many frames the client may."""
 
 from __future__ import annotations
 
@@ -8,15 +8,43 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.wire.native import http2
+from synergai.wire.native.http2 import ConnectionFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from synergai.wire.request_codec import Buffer
+
+
+def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
+    """Return a frame."""
+    return b"".join((http2.HEADER.pack(len(payload) << 8 | kind, flags, stream), payload))
+
+
+def block_frames(flags: int, stream: int, block: bytes) -> bytes:
+    """Return the frames of a header block, whose first one has these flags."""
+    size = len(block)
+    if size <= http2.MAX_FRAME:
+        flags |= http2.END_HEADERS
+        return http2.HEADER.pack(size << 8 | http2.HEADERS, flags, stream) + block
+    frames = [frame(http2.HEADERS, flags, stream, block[: http2.MAX_FRAME])]
+    for start in range(http2.MAX_FRAME, size, http2.MAX_FRAME):
+        end = start + http2.MAX_FRAME
+        ends = http2.END_HEADERS if end >= size else 0
+        frames.append(frame(http2.CONTINUATION, ends, stream, block[start:end]))
+    return b"".join(frames)
+
+
+def number_frame(kind: int, stream: int, number: int) -> bytes:
+    """Return a frame with a number: the growth of a window, or the code of a reset."""
+    return frame(kind, 0, stream, http2.NUMBER.pack(number))
+
+
 STREAM_WINDOW: Final = 1 << 20
 """Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
-GOAWAY: Final = http2.frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
+GOAWAY: Final = frame(http2.GOAWAY, 0, 0, http2.NUMBER.pack(http2.MAX_NUMBER) + bytes(4))
 """The frame that asks a client to begin no further calls on its connection."""
-OWN_PING: Final = http2.frame(http2.PING, 0, 0, b"synergai")
+OWN_PING: Final = frame(http2.PING, 0, 0, b"synergai")
 NO_HTTP_1: Final = (
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 67\r\n\r\n"
     b"this port is for gRPC; REST has a port of its own, by default 8002\n"
@@ -80,7 +108,7 @@ class Stream:
 
     def begin_response(self, fields: bytes) -> None:
         """Send the fields that begin a response."""
-        self._sender.send(http2.block_frames(0, self._number, fields))
+        self._sender.send(block_frames(0, self._number, fields))
 
     def send_at_once(self, data: bytes) -> bool:
         """Send data if the client takes it now; return whether it does."""
@@ -89,7 +117,7 @@ class Stream:
             return False
         self.window -= size
         sender.window -= size
-        sender.send(http2.frame(http2.DATA, 0, self._number, data))
+        sender.send(frame(http2.DATA, 0, self._number, data))
         return True
 
     def send(self, data: bytes) -> None:
@@ -106,7 +134,7 @@ class Stream:
             self._last_fields = fields
         else:
             self._forget(self._number)
-            last = http2.block_frames(http2.END_STREAM, self._number, fields)
+            last = block_frames(http2.END_STREAM, self._number, fields)
             self._sender.send(last + self._reset_of_rest())
 
     def respond(self, first: bytes, data: bytes, last: bytes) -> None:
@@ -129,9 +157,9 @@ class Stream:
         number, size = self._number, len(data)
         self._sender.window -= size
         self._forget(number)
-        begin = http2.block_frames(0, number, first) if first else b""
+        begin = block_frames(0, number, first) if first else b""
         of_data = http2.HEADER.pack(size << 8, 0, number)
-        end = http2.block_frames(http2.END_STREAM, number, last)
+        end = block_frames(http2.END_STREAM, number, last)
         self._sender.gather(b"".join((begin, of_data, data, end, self._reset_of_rest())))
 
     def reset(self, code: int) -> None:
@@ -139,13 +167,13 @@ class Stream:
         self._blocked.clear()
         self._sender.blocked.pop(self, None)
         self._forget(self._number)
-        self._sender.send(http2.number_frame(http2.RST_STREAM, self._number, code))
+        self._sender.send(number_frame(http2.RST_STREAM, self._number, code))
 
     def widen_window(self) -> None:
         """Let the client send more, as what it has sent is being read, unless it has ended."""
         if self.owner is not None and self.is_open and self.room < STREAM_WINDOW // 2:
             more, self.room = STREAM_WINDOW - self.room, STREAM_WINDOW
-            self._sender.send(http2.number_frame(http2.WINDOW_UPDATE, self._number, more))
+            self._sender.send(number_frame(http2.WINDOW_UPDATE, self._number, more))
 
     def unblock(self) -> None:
         """Send of what is blocked as much as the client takes."""
@@ -157,7 +185,7 @@ class Stream:
                 return
             self.window -= size
             sender.window -= size
-            sender.send(http2.frame(http2.DATA, 0, self._number, data[:size]))
+            sender.send(frame(http2.DATA, 0, self._number, data[:size]))
             self._taken_at = time.monotonic()
             if size < len(data):
                 self._blocked[0] = data[size:]
@@ -175,7 +203,7 @@ class Stream:
         """Return the frame that tells a client that it need not send the rest, if there is one."""
         if not self.is_open:
             return b""
-        return http2.number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
+        return number_frame(http2.RST_STREAM, self._number, http2.NO_ERROR)
 
 
 class Sender:
@@ -254,3 +282,85 @@ class Sender:
         stream.unblock()
         if not stream.is_blocked:
             self.blocked.pop(stream, None)
+
+
+# Limits of the frames of a connection. Calls and their data are limited elsewhere.
+
+CREDIT: Final = 1000
+"""Frames without data that a connection may send at once."""
+CREDIT_PER_S: Final = 200
+SMALL_BYTES: Final = 512
+SMALL_CREDIT: Final = 50_000
+"""Frames with up to `SMALL_BYTES` of data that a connection may send at once: gRPC does not apply
+flow control to data for calls that have ended."""
+SMALL_PER_S: Final = 20_000
+_EARNED_BY_RESPONSE: Final = 2
+_RESPONSE_BYTES: Final = 16
+"""Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
+_REFUSED_COST: Final = 32
+"""Credit of a call whose header block is too large: more than the refusal earns."""
+_SURPLUS: Final = 64
+"""Fields of such a block beyond the limit that cost one more."""
+_ACKNOWLEDGED_COST: Final = 4
+"""Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
+
+
+class _Credit:
+    """What a client may send at once, and earns with time."""
+
+    def __init__(self, most: int, per_s: int, of: str, clock: Callable[[], float]) -> None:
+        self.left = self._most = most
+        self._per_s = per_s
+        self._of = of
+        self._clock = clock
+        self._at = clock()
+
+    def take(self, cost: int) -> None:
+        self.left -= cost
+        if self.left < 0:
+            now = self._clock()
+            earned = int((now - self._at) * self._per_s)
+            if self.left + earned < 0:
+                raise ConnectionFault(f"too many frames {self._of}", http2.ENHANCE_YOUR_CALM)
+            self._at = now
+            self.left = min(self._most, self.left + earned)
+
+
+class FrameLimits:
+    """Counts the frames that a client sends.
+
+    Calls earn credit for a frame that resets them. Frames with data cost nothing unless they are
+    small and many. All other frames take credit, which grows with time and with responses.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._credit = _Credit(CREDIT, CREDIT_PER_S, "without data", clock)
+        self._small = _Credit(SMALL_CREDIT, SMALL_PER_S, "with little data", clock)
+
+    def count(self, kind: int, size: int) -> None:
+        """Count a frame, of this size without its header.
+
+        Raises:
+            ConnectionFault: there are too many of them.
+        """
+        if kind == http2.HEADERS:
+            self._earn(1)
+        elif kind != http2.DATA or not size:
+            self._credit.take(_ACKNOWLEDGED_COST if kind in (http2.PING, http2.SETTINGS) else 1)
+        elif size <= SMALL_BYTES:
+            self._small.take(1)
+
+    def count_refused(self, surplus: int) -> None:
+        """Count a call that is refused as its header block has so many fields too many."""
+        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
+
+    def respond(self, size: int) -> None:
+        """Count bytes sent to the client."""
+        self._earn(_EARNED_BY_RESPONSE + size // _RESPONSE_BYTES)
+
+    def _earn(self, credit: int) -> None:
+        if self._credit.left < CREDIT:
+            self._credit.left += credit

@@ -9,13 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from synergai.errors import InvalidInput, NotSupported, Overloaded
-from synergai.wire.message_framing import (
-    MOST_CUT,
-    PREFIX_BYTES,
-    Compressed,
-    MessageReader,
-    prefixed,
-)
+from synergai.wire.native.call import MOST_CUT, PREFIX_BYTES, Compressed, MessageReader, prefixed
+from synergai.wire.native.handled_calls import decompress
 
 MAX_BYTES = 1000
 
@@ -24,8 +19,8 @@ def compressed(data: bytes) -> bytes:
     return b"\1" + prefixed(data)[1:]
 
 
-def reader(encoding: str = "identity") -> MessageReader:
-    return MessageReader(MAX_BYTES, encoding)
+def reader() -> MessageReader:
+    return MessageReader(MAX_BYTES)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
@@ -49,10 +44,9 @@ def test_compressed_message_is_read_within_the_limit(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     def read(size: int) -> bytes:
-        received = reader(encoding)
-        [message] = received.feed(compressed(compress(bytes(size))))
+        [message] = reader().feed(compressed(compress(bytes(size))))
         assert isinstance(message, Compressed)
-        return received.decompress(message)
+        return decompress(message, encoding, MAX_BYTES)
 
     assert read(MAX_BYTES) == bytes(MAX_BYTES)
     with pytest.raises(Overloaded, match="larger than max"):
@@ -62,16 +56,16 @@ def test_compressed_message_is_read_within_the_limit(
 @pytest.mark.parametrize("data", [b"", b"none", gzip.compress(bytes(MAX_BYTES), mtime=0)[:-1]])
 def test_message_that_cannot_be_decompressed_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match="cannot be decompressed"):
-        reader("gzip").decompress(Compressed(data))
+        decompress(Compressed(data), "gzip", MAX_BYTES)
 
 
 def test_unknown_compression_is_refused() -> None:
     with pytest.raises(NotSupported, match="'snappy'"):
-        reader("snappy").decompress(Compressed(b"x"))
+        decompress(Compressed(b"x"), "snappy", MAX_BYTES)
 
 
 def test_data_that_was_received_at_its_place_is_not_copied() -> None:
-    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
+    received, content = MessageReader(1 << 20), random.Random(1).randbytes(1000)
     assert received.message_buffer() is None
     assert not received.feed(prefixed(content)[:300])
     place = received.message_buffer()
@@ -88,7 +82,7 @@ def test_data_that_was_received_at_its_place_is_not_copied() -> None:
 
 @pytest.mark.parametrize("part", [1, 100, 50_000])
 def test_message_of_up_to_1_mib_is_put_together_in_one_piece(part: int) -> None:
-    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1 << 20)
+    received, content = MessageReader(1 << 20), random.Random(1).randbytes(1 << 20)
     sent = prefixed(content)
     assert not received.feed(sent[: PREFIX_BYTES + part])
     assert not received.feed(sent[PREFIX_BYTES + part : 2 * part])
@@ -98,7 +92,7 @@ def test_message_of_up_to_1_mib_is_put_together_in_one_piece(part: int) -> None:
 
 
 def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
-    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(1000)
+    received, content = MessageReader(1 << 20), random.Random(1).randbytes(1000)
     begun = prefixed(b"x") * (MOST_CUT + 1) + prefixed(content)[:300]
     assert len(received.feed(begun)) == MOST_CUT
     assert not received.feed(content[295:600])
@@ -110,7 +104,7 @@ def test_message_has_no_place_while_data_waits_to_be_cut() -> None:
 
 @pytest.mark.parametrize("arrived", [1, 100, 10_000, 1_000_000])
 def test_announced_message_takes_memory_as_it_arrives(arrived: int) -> None:
-    received, content = MessageReader(1 << 24, "identity"), random.Random(1).randbytes(1 << 23)
+    received, content = MessageReader(1 << 24), random.Random(1).randbytes(1 << 23)
     begun = PREFIX_BYTES + arrived
     tracemalloc.start()
     try:
@@ -124,7 +118,7 @@ def test_announced_message_takes_memory_as_it_arrives(arrived: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_message_in_small_pieces_takes_little_more_memory_than_its_bytes(size: int) -> None:
-    received, content = MessageReader(1 << 20, "identity"), random.Random(1).randbytes(100_000)
+    received, content = MessageReader(1 << 20), random.Random(1).randbytes(100_000)
     received.feed(b"\0" + (len(content) + 1).to_bytes(4))
     tracemalloc.start()
     try:
