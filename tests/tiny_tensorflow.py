@@ -13,7 +13,6 @@ needs_tensorflow = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow has no wheels for Python 3.14"
 )
 FLOAT: Final = 1
-INT: Final = 3
 STRING: Final = 7
 
 
@@ -76,17 +75,6 @@ def graph(*, matrix: int = 0) -> bytes:
     )
 
 
-def square() -> bytes:
-    """Return a GraphDef that reshapes x of [n, 2] to y of [2, 2], for which n must be 2."""
-    integer = _number(6, INT)
-    sizes = _number(1, INT) + _field(2, _shape(2)) + _field(4, b"\2\0\0\0\2\0\0\0")
-    return (
-        node("x", "Placeholder", dtype=FLOAT_TYPE, shape=_field(7, _shape(-1, 2)))
-        + node("sizes", "Const", dtype=integer, value=_field(8, sizes))
-        + node("y", "Reshape", "x", "sizes", T=FLOAT_TYPE, Tshape=integer)
-    )
-
-
 def saved_model(
     graph_definition: bytes,
     signature: str = "serving_default",
@@ -119,8 +107,8 @@ def saved_model(
     return _number(1, 1) + _field(2, meta_graph)
 
 
-def save_saved_model(folder: Path, outputs: Sequence[str] = ("b",)) -> Path:
-    """Save a model of b = a + a, without variables; other `outputs` have the same value."""
+def save_saved_model(folder: Path) -> Path:
+    """Save a model of b = a + a, without variables."""
     folder.mkdir(parents=True)
-    (folder / "saved_model.pb").write_bytes(saved_model(graph(), outputs=outputs))
+    (folder / "saved_model.pb").write_bytes(saved_model(graph()))
     return folder
