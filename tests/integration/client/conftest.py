@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    redirect_stderr,
+    redirect_stdout,
+)
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -17,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from synergai import errors
+from synergai.cli.main import main
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
@@ -423,9 +430,18 @@ def wait() -> WaitForExit:
 
 
 @pytest.fixture
-def run() -> RunCommand:
+def run(monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """Run the ``synergai`` command in a thread of this process, which is faster than a new one."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run_now(arguments: Sequence[str]) -> CommandResult:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert isinstance(ended.value.code, int)
+        return CommandResult(ended.value.code, out.getvalue(), err.getvalue())
+
     async def run_command(*arguments: str) -> CommandResult:
-        async with start_command(*arguments) as process:
-            return await wait_for_exit(process)
+        return await asyncio.to_thread(run_now, arguments)
 
     return run_command

@@ -1,4 +1,4 @@
-"""``synergai engines load``, ``unload`` and ``inspect`` with a gateway, run as processes."""
+"""``synergai engines load``, ``unload`` and ``inspect`` with a gateway."""
 
 import json
 

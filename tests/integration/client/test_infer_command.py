@@ -1,4 +1,4 @@
-"""``synergai infer``, run as a process."""
+"""``synergai infer``."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands for jobs and workers, run as processes."""
+"""Commands for jobs and workers."""
 
 import json
 import signal
