@@ -28,7 +28,6 @@ from synergai.errors import Overloaded, Unavailable
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
-from synergai.v1 import hub_pb2
 from synergai.wire.server_call import ServerCall
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.unit.gateway.test_journal import a_record, an_execution, database, ended
@@ -238,9 +237,8 @@ async def harness(journal: Journal) -> AsyncIterator[GatewayHarness]:
 async def start_job(harness: GatewayHarness) -> tuple[ConnectedWorker, JobStatus, Assignment]:
     """Let the only worker run a job."""
     worker = harness.add_worker()
-    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    job, assignment = await harness.submitted(worker)
     await harness.flush_journal()
-    [assignment] = harness.assignments(worker)
     return worker, job, assignment
 
 
@@ -257,19 +255,16 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
     harness: GatewayHarness, disk: Disk
 ) -> None:
     worker, job, assignment = await start_job(harness)
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
-    harness.intake.apply_progress(worker, report)
+    harness.progress(worker, assignment, done=4)
     await harness.flush_journal()
     disk.full = True
-    report = hub_pb2.Progress(assignment_id=assignment.id, done=7)
-    harness.intake.apply_progress(worker, report)
+    harness.progress(worker, assignment, done=7)
     await harness.flush_journal()
     assert job.id in harness.jobs.pauses
     with pytest.raises(Overloaded, match="journal is full"):
         await harness.jobs.submit(UNRESTRICTED, SPEC)
     harness.stop(worker, assignment, done=7)
-    request = harness.begin_request()
-    [served] = harness.assignments(worker)
+    request, served = harness.started(worker)
     assert served.job_id != job.id
     harness.complete(worker, served, [b""], done=1)
     assert request.result.done()
@@ -290,8 +285,7 @@ async def test_rest_of_a_stopped_assignment_is_taken_back_if_the_disk_is_full(
     harness: GatewayHarness, disk: Disk
 ) -> None:
     worker, job, assignment = await start_job(harness)
-    harness.begin_request()
-    [served] = harness.assignments(worker)
+    _, served = harness.started(worker)
     disk.full = True
     harness.stop(worker, assignment, done=4)
     [rest] = harness.assignments(worker)

@@ -100,17 +100,6 @@ async def harness(engine: Engine) -> Harness:
     return Harness(engine)
 
 
-async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(harness.call(harness.raw, None))
-    await turns()
-    assert harness.inference.begun == []
-    harness.catalogue.update(BOX, harness.engine)
-    await turns()
-    [begun] = harness.inference.begun
-    begun.result.set_result(b"response")
-    assert await request.result == b"response"
-
-
 async def test_request_whose_engine_runs_in_stages_by_then_runs_in_them(harness: Harness) -> None:
     held = harness.held.hold(harness.call(harness.raw, None))
     answer: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
@@ -140,14 +129,6 @@ async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harn
     assert harness.inference.begun[0].abandoned
 
 
-async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) -> None:
-    request = harness.held.hold(harness.call(harness.raw, 0.0))
-    with pytest.raises(errors.DeadlineExceeded, match="still being inspected"):
-        await request.result
-    assert harness.admission.requests == 0
-    assert len(harness.inference.rejected) == 1
-
-
 async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
     request = harness.held.hold(harness.call(harness.raw, None))
     await turns()
@@ -157,12 +138,15 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
     assert harness.admission.requests == 0
 
 
-async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
-    harness: Harness,
+@pytest.mark.parametrize(("budget_s", "timeout_us"), [(0.0, 0), (60.0, 1)])
+async def test_deadline_of_call_or_parameters_applies_while_the_engine_is_inspected(
+    harness: Harness, budget_s: float, timeout_us: int
 ) -> None:
-    request = harness.held.hold(harness.call(harness.request(timeout_us=1), 60.0))
+    request = harness.held.hold(harness.call(harness.request(timeout_us), budget_s))
     with pytest.raises(errors.DeadlineExceeded, match="still being inspected"):
         await request.result
+    assert harness.admission.requests == 0
+    assert len(harness.inference.rejected) == 1
 
 
 # --- engines without a worker -------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import math
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -27,33 +27,25 @@ from synergai.wire.limits import HUB_VERSION
 from tests.unit.gateway.conftest import ECHO, ENGINE
 
 
-def register(
-    *,
-    variants: tuple[common_pb2.Variant, ...] = (),
-    configurations: tuple[str, ...] = (),
-    sessions: tuple[str, ...] = (),
-    fault: str = "",
+def register(**fields: Any) -> ConnectedWorker:
+    usual = {"protocol_version": HUB_VERSION, "worker_id": "w", "worker_class": "c"}
+    message = hub_pb2.Register(**{**usual, **fields})
+    return worker_from_registration(read_registration(message), None, 0.0)
+
+
+def session(variant: str = "") -> common_pb2.Session:
+    return common_pb2.Session(
+        engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant=variant)
+    )
+
+
+def register_variants(
+    *variants: common_pb2.Variant, sessions: tuple[str, ...] = ()
 ) -> ConnectedWorker:
-    """Register a worker with one engine; configurations and sessions are named by variants."""
+    """Register a worker with an engine, and sessions of its variants."""
     engine = engine_to_proto(ENGINE)
     engine.variants.extend(variants)
-    engine.fault = fault
-    message = hub_pb2.Register(
-        protocol_version=HUB_VERSION,
-        worker_id="w",
-        worker_class="c",
-        configurations=[
-            common_pb2.Configuration(threads=1, variant=each) for each in configurations
-        ],
-        engines=[engine],
-        sessions=[
-            common_pb2.Session(
-                engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant=each)
-            )
-            for each in sessions
-        ],
-    )
-    return worker_from_registration(read_registration(message), None, 0.0)
+    return register(engines=[engine], sessions=map(session, sessions))
 
 
 def variant(name: str, accuracy: float = 0.0, origin: str = "declared") -> common_pb2.Variant:
@@ -62,25 +54,25 @@ def variant(name: str, accuracy: float = 0.0, origin: str = "declared") -> commo
 
 def test_configurations_of_a_worker_name_no_variant() -> None:
     with pytest.raises(InvalidInput, match=r"threads=1,variant=full: .* name no variant"):
-        register(variants=(variant("full"),), configurations=("full",))
+        register(configurations=[common_pb2.Configuration(threads=1, variant="full")])
 
 
 def test_sessions_of_variants_that_the_engine_lacks_are_ignored() -> None:
-    worker = register(variants=(variant("full"),), sessions=("full", "int8", ""))
+    worker = register_variants(variant("full"), sessions=("full", "int8", ""))
     assert worker.sessions == {
         Session(ECHO, Configuration(1, variant="full")),
         Session(ECHO, Configuration(1)),
     }
-    assert not register(sessions=("full",)).sessions
+    assert not register_variants(sessions=("full",)).sessions
 
 
 @pytest.mark.parametrize("name", ["", ".", "a b", "int8.x", "../up", "-int8", "x" * 200])
 def test_malformed_names_of_variants_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="variant name"):
-        register(variants=(variant(name),))
+        register_variants(variant(name))
     if name:
         with pytest.raises(InvalidInput, match="variant name"):
-            register(sessions=(name,))
+            register_variants(sessions=(name,))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +88,7 @@ def test_malformed_names_of_variants_are_refused(name: str) -> None:
 )
 def test_impossible_variants_are_refused(impossible: tuple[common_pb2.Variant, ...]) -> None:
     with pytest.raises(InvalidInput):
-        register(variants=impossible)
+        register_variants(*impossible)
 
 
 def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
@@ -113,32 +105,20 @@ def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
 
 
 def test_memory_of_sessions_and_cores_of_engines_reach_the_scheduler() -> None:
-    session = common_pb2.Session(
-        engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant="")
-    )
-    message = hub_pb2.Register(
-        protocol_version=HUB_VERSION,
-        worker_id="w",
-        worker_class="c",
-        engines=[engine_to_proto(ENGINE)],
+    engines = [engine_to_proto(ENGINE)]
+    worker = register(
+        engines=engines,
         session_budget_bytes=1 << 30,
         engine_cores=4,
         session_memory=[
-            hub_pb2.SessionMemory(session=session, bytes=7),
+            hub_pb2.SessionMemory(session=session(), bytes=7),
             hub_pb2.SessionMemory(session=common_pb2.Session(engine="removed"), bytes=7),
         ],
-    )
-    worker = worker_from_registration(read_registration(message), None, 0.0).to_scheduling()
-    assert worker.memory_bytes == 1 << 30
-    assert worker.cores == 4
+    ).to_scheduling()
+    assert (worker.memory_bytes, worker.cores) == (1 << 30, 4)
     assert worker.session_sizes == (SessionSize(Session(ECHO, Configuration(1)), 7),)
-    message.ClearField("session_memory")
-    message.ClearField("session_budget_bytes")
-    message.ClearField("engine_cores")
-    earlier = worker_from_registration(read_registration(message), None, 0.0).to_scheduling()
-    assert earlier.memory_bytes == 0
-    assert earlier.cores == 0
-    assert not earlier.session_sizes
+    earlier = register(engines=engines).to_scheduling()
+    assert (earlier.memory_bytes, earlier.cores, earlier.session_sizes) == (0, 0, ())
 
 
 def draw(joules: float, watts: float = 10.0) -> PowerDraw:
@@ -170,27 +150,12 @@ def test_impossible_power_is_a_violation(impossible: hub_pb2.Draw) -> None:
 def test_a_registration_with_an_impossible_mode_or_meter_is_refused(
     power_mode: str, meter: str
 ) -> None:
-    message = hub_pb2.Register(
-        protocol_version=HUB_VERSION,
-        worker_id="w",
-        worker_class="c",
-        power_mode=power_mode,
-        meter=meter,
-    )
     with pytest.raises(InvalidInput):
-        worker_from_registration(read_registration(message), None, 0.0)
+        register(power_mode=power_mode, meter=meter)
 
 
 def test_metrics_cover_only_measured_machines() -> None:
-    registered = [
-        hub_pb2.Register(
-            protocol_version=HUB_VERSION, worker_id=name, worker_class="c", meter=meter
-        )
-        for name, meter in (("board", "INA3221"), ("cloud", ""))
-    ]
-    board, cloud = (
-        worker_from_registration(read_registration(message), None, 0.0) for message in registered
-    )
+    board, cloud = register(worker_id="board", meter="INA3221"), register(worker_id="cloud")
     for joules in (10.0, 14.0):
         board.power.update(draw(joules))
     collector = FamilyCollector()

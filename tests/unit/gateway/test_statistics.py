@@ -40,8 +40,7 @@ def statistics(harness: GatewayHarness) -> EngineStatistics:
 
 async def test_successful_request_is_counted_with_its_times(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    request, assignment = harness.started(worker)
     harness.complete(
         worker, assignment, [oip.ModelInferResponse().SerializeToString()], done=1, compute_s=1e-9
     )
@@ -56,8 +55,7 @@ async def test_successful_request_is_counted_with_its_times(harness: GatewayHarn
 
 async def test_reported_compute_time_is_limited_by_elapsed_time(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    _, assignment = harness.started(worker)
     harness.complete(worker, assignment, [b""], done=1, compute_s=1e6)
     assert statistics(harness).transfer.seconds == 0
     assert statistics(harness).success.seconds < 1e3
@@ -117,8 +115,7 @@ async def test_batch_counts_as_one_execution_of_its_size(
 
 async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
-    harness.begin_request()
-    (assignment,) = harness.assignments(worker)
+    _, assignment = harness.started(worker)
     with pytest.raises(ProtocolViolation, match="batch of 2 queries"):
         harness.complete(worker, assignment, [b""], done=1, batch=2)
 

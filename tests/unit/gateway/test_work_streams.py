@@ -31,7 +31,7 @@ from synergai.runtime.send_queue import SendQueue
 from synergai.v1.hub_pb2 import Wanted
 from synergai.wire.work_messages import Orders, RelayedTensors, Reports
 from tests.cores import new_assignment
-from tests.unit.gateway.conftest import ECHO, make_worker
+from tests.unit.gateway.conftest import ECHO, FakeClock, make_worker
 from tests.waiting import turns
 
 
@@ -157,14 +157,6 @@ def test_small_inputs_are_sent_together() -> None:
 AN_HOUR_S = 3600.0
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def now(self) -> float:
-        return self.time
-
-
 class Collecting:
     """A worker whose orders are collected."""
 
@@ -172,7 +164,7 @@ class Collecting:
         self.clock = FakeClock()
         self.worker: ConnectedWorker = make_worker()
         self.worker.local = local
-        self.collector = OrderCollector(self.worker, cast("Any", self.clock))
+        self.collector = OrderCollector(self.worker, self.clock)
 
     async def collect(self, batch: list[Order]) -> list[Order]:
         return await self.collector.collect(self.worker.orders, batch)
@@ -196,14 +188,6 @@ def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_streams, "COLLECT_S", AN_HOUR_S)
 
 
-async def collect(setup: Collecting, first: Order, later: Order) -> list[Order]:
-    """Collect `first`, and `later` if it waits for an order that comes some turns later."""
-    putting = asyncio.create_task(setup.put_after_turns(later))
-    collected = await setup.collect([first])
-    await putting
-    return collected
-
-
 async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() -> None:
     setup = Collecting(local=False)
     for number in (1, 2, 3, 4):
@@ -223,15 +207,6 @@ async def test_orders_wait_until_they_are_half_of_the_assignments_in_flight() ->
     assert await collecting == [first, second]
 
 
-async def test_the_first_order_is_sent_at_once_to_an_agent_that_has_answered_all_others() -> None:
-    setup = Collecting(local=False)
-    await setup.collect([setup.start(1), setup.start(2)])
-    for number in (1, 2):
-        setup.end(number)
-    first, later = setup.start(3), StopAssignment(AssignmentId(4))
-    assert await collect(setup, first, later) == [first]
-
-
 async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() -> None:
     setup = Collecting(local=True)
     setup.start(1)
@@ -247,24 +222,22 @@ async def test_orders_to_an_agent_in_this_process_wait_until_the_loop_is_idle() 
     assert await collecting == [first, *later]
 
 
-async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
-    setup = Collecting(local=True)
+@pytest.mark.parametrize(
+    ("local", "later_s", "waits"),
+    [(False, 0.0, False), (True, 0.5 * CONCURRENT_S, True), (True, CONCURRENT_S, False)],
+)
+async def test_first_order_waits_only_in_this_process_if_several_were_in_flight_lately(
+    *, local: bool, later_s: float, waits: bool
+) -> None:
+    setup = Collecting(local=local)
     await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
-    setup.clock.time += 0.5 * CONCURRENT_S
+    setup.clock.time += later_s
     first, later = setup.start(3), StopAssignment(AssignmentId(4))
-    assert await collect(setup, first, later) == [first, later]
-
-
-async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
-    setup = Collecting(local=True)
-    await setup.collect([setup.start(1), setup.start(2)])
-    for number in (1, 2):
-        setup.end(number)
-    setup.clock.time += CONCURRENT_S
-    first, later = setup.start(3), StopAssignment(AssignmentId(4))
-    assert await collect(setup, first, later) == [first]
+    putting = asyncio.create_task(setup.put_after_turns(later))
+    assert await setup.collect([first]) == ([first, later] if waits else [first])
+    await putting
 
 
 # --- tensors are relayed between workers --------------------------------------------------------

@@ -185,12 +185,6 @@ def test_work_belongs_to_the_callers_tenant_unless_it_may_act_for_another() -> N
     assert CAMERA.tenant_of("lab-1", Role.OBSERVE, engine="resnet50") == "lab-1"
 
 
-def test_priority_above_the_limit_is_refused() -> None:
-    CAMERA.check_priority(5)
-    with pytest.raises(PermissionDenied, match="priority 6 exceeds the limit of 'camera'"):
-        CAMERA.check_priority(6)
-
-
 def test_anonymous_caller_is_asked_for_credentials() -> None:
     with pytest.raises(Unauthenticated, match=r"'infer' for engine 'e': send .* SYNERGAI_TOKEN"):
         Caller(ANONYMOUS, "", ()).check(Role.INFER, engine="e")
