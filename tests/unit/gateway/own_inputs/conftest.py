@@ -16,7 +16,7 @@ from gateway.journal.data_store import DataKey, DataStore, OpenLog
 from gateway.journal.journal import Journal
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName
-from synergai.jobs import JobSpec
+from synergai.jobs import JobSpec, JobStatus
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.clock import Backoff
 from synergai.v1 import hub_pb2, jobs_pb2
@@ -53,6 +53,16 @@ class OwnDataHarness(GatewayHarness):
 
         receipts = self.uploads.upload(tenant, messages(), lambda: None)
         return [receipt.stored async for receipt in receipts]
+
+    async def run_job(
+        self, count: int, spec: JobSpec = SPEC, size: int = 0, parameter: str = "any"
+    ) -> tuple[ConnectedWorker, JobStatus, Assignment, list[SendInputs]]:
+        """Run a job over an upload on a new worker; return what that gets first."""
+        worker = self.add_worker()
+        await self.upload(count, size=size, parameter=parameter)
+        status = await self.jobs.submit(UNRESTRICTED, spec)
+        [assignment], inputs = await self.next_orders(worker)
+        return worker, status, assignment, inputs
 
     async def flush_journal(self) -> None:
         """Wait for all journal operations, and for the end of a job that follows them."""

@@ -28,10 +28,7 @@ from tests.waiting import turns, until
 async def test_inputs_are_sent_and_results_stored_before_they_count(
     harness: OwnDataHarness,
 ) -> None:
-    worker = harness.add_worker()
-    await harness.upload(3)
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    [assignment], [inputs] = await harness.next_orders(worker)
+    worker, status, assignment, [inputs] = await harness.run_job(3)
     assert [jobs_pb2.Input.FromString(data).name for data in inputs.inputs] == ["n0", "n1", "n2"]
     harness.report(worker, assignment, 2, failed=[1])
     await harness.flush_journal()
@@ -49,10 +46,7 @@ async def test_inputs_are_sent_and_results_stored_before_they_count(
 
 
 async def test_input_does_not_stand_for_a_sample_of_the_worker(harness: OwnDataHarness) -> None:
-    worker = harness.add_worker()
-    await harness.upload(1, parameter=SAMPLE)
-    await harness.jobs.submit(UNRESTRICTED, SPEC)
-    _, [inputs] = await harness.next_orders(worker)
+    *_, [inputs] = await harness.run_job(1, parameter=SAMPLE)
     [found] = map(jobs_pb2.Input.FromString, inputs.inputs)
     assert found.name == "n0"
     assert not oip.ModelInferRequest.FromString(found.request).parameters
@@ -62,10 +56,7 @@ async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
     harness: OwnDataHarness,
 ) -> None:
     harness.jobs.progress_rate = ProgressRate(min_interval_s=3600.0)
-    worker = harness.add_worker()
-    await harness.upload(3)
-    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    [assignment], _ = await harness.next_orders(worker)
+    worker, status, assignment, _ = await harness.run_job(3)
     batches = harness.results.read(UNRESTRICTED, status.id, 0, follow=True)
     async with asyncio.timeout(30), aclosing(batches):
         harness.report(worker, assignment, 1)
@@ -219,10 +210,7 @@ async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
 
 
 async def test_input_at_which_a_host_died_runs_alone_next(harness: OwnDataHarness) -> None:
-    worker = harness.add_worker()
-    await harness.upload(4)
-    await harness.jobs.submit(UNRESTRICTED, SPEC)
-    [assignment], [inputs] = await harness.next_orders(worker)
+    worker, _, assignment, [inputs] = await harness.run_job(4)
     assert not inputs.suspects
     failed, died = hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_DIED_AT_INPUT
     harness.report(worker, assignment, 1, outcome=failed, fault=died)
@@ -232,12 +220,8 @@ async def test_input_at_which_a_host_died_runs_alone_next(harness: OwnDataHarnes
 
 
 async def test_too_many_failures_fail_the_job(harness: OwnDataHarness) -> None:
-    worker = harness.add_worker()
-    await harness.upload(4)
-    status = await harness.jobs.submit(UNRESTRICTED, JobSpec(
-        engine=SPEC.engine, queries=4, upload_id="up", max_failures=1
-    ))  # fmt: skip
-    [assignment], _ = await harness.next_orders(worker)
+    spec = structs.replace(SPEC, max_failures=1)
+    worker, status, assignment, _ = await harness.run_job(4, spec)
     harness.report(worker, assignment, 1, failed=[0])
     await harness.flush_journal()
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).state is JobState.RUNNING
@@ -260,10 +244,7 @@ async def test_results_that_were_stored_but_not_counted_are_not_stored_twice(
         raise Crash
 
     async with own_data(tmp_path) as harness:
-        worker = harness.add_worker()
-        await harness.upload(4)
-        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-        [assignment], _ = await harness.next_orders(worker)
+        worker, status, assignment, _ = await harness.run_job(4)
         harness.report(worker, assignment, 1)
         await harness.flush_journal()
         with monkeypatch.context() as patch:

@@ -98,10 +98,7 @@ async def test_logs_that_cannot_be_used_are_not_kept_open(
 
 async def test_job_whose_counted_results_are_missing_fails(tmp_path: Path) -> None:
     async with own_data(tmp_path) as harness:
-        worker = harness.add_worker()
-        await harness.upload(4)
-        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
-        [assignment], _ = await harness.next_orders(worker)
+        worker, status, assignment, _ = await harness.run_job(4)
         harness.report(worker, assignment, 2)
         await harness.flush_journal()
     for path in (tmp_path / "data/tenant-/results" / status.id).glob("*.records"):

@@ -43,6 +43,7 @@ def operator(name: str, *engines: str) -> Caller:
 
 
 ME = operator("me", "*")
+WORKER = operator("worker w", "a")
 
 
 class Folder(NamedTuple):
@@ -70,29 +71,15 @@ class Broken:
         self.files = files
         self.error: Exception | None = None
 
-    def _check(self) -> None:
-        if self.error is not None:
-            raise self.error
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.files, name)
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        self._check()
-        return self.files.sizes(folder)
+        def call(*arguments: object) -> Any:
+            if self.error is not None:
+                raise self.error
+            return method(*arguments)
 
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        self._check()
-        return self.files.read(name, offset, size)
-
-    def write(self, name: str, data: bytes) -> None:
-        self._check()
-        self.files.write(name, data)
-
-    def adopt(self, name: str, file: Path) -> None:
-        self._check()
-        self.files.adopt(name, file)
-
-    def remove(self, name: str) -> None:
-        self._check()
-        self.files.remove(name)
+        return call
 
 
 class Fixture:
@@ -279,12 +266,10 @@ async def test_upload_with_more_bytes_or_at_another_offset_is_refused(local: Fix
         await store.append(at, model, 0, MODEL[:10])
     with pytest.raises(InvalidInput, match="more than"):
         await store.append(at, model, 10, MODEL)
-    with pytest.raises(NotFound):
-        await store.append(at, "0" * 64, 0, b"x")
-    with pytest.raises(NotFound):
-        await store.append(at, "../x", 0, b"x")
-    with pytest.raises(NotFound):
-        await store.append(key("a", 2, folder().manifest), model, 10, MODEL[10:])
+    other = key("a", 2, folder().manifest)
+    for unknown in ((at, "0" * 64, 0, b"x"), (at, "../x", 0, b"x"), (other, model, 10, MODEL[10:])):
+        with pytest.raises(NotFound):
+            await store.append(*unknown)
 
 
 @pytest.mark.parametrize(
@@ -398,12 +383,13 @@ async def test_gateway_that_no_longer_leads_changes_nothing(at: Fixture) -> None
     digest = await upload(store, "b", 1, folder(b"new"))
     before = names(at)
     at.is_deposed = True
-    with pytest.raises(Deposed):
-        await store.publish(ME, "b", 1, digest, [])
-    with pytest.raises(Deposed):
-        await store.set_placement(ME, "a", 1, ["worker=x"])
-    with pytest.raises(Deposed):
-        await store.remove("a", 1)
+    for change in (
+        store.publish(ME, "b", 1, digest, []),
+        store.set_placement(ME, "a", 1, ["worker=x"]),
+        store.remove("a", 1),
+    ):
+        with pytest.raises(Deposed):
+            await change
     assert names(at) == before
     assert store.get("a", 1).placement == ()
 
@@ -433,11 +419,7 @@ async def test_damage_of_one_version_does_not_affect_the_others(at: Fixture) -> 
 
 async def test_version_that_the_gateway_has_made_belongs_to_who_places_it(at: Fixture) -> None:
     store = await at.start()
-    pushed = folder()
-    digest, _, missing = await store.open(GATEWAY, "a", 1, pushed.manifest)
-    key = PushKey(GATEWAY.name, "a", 1, digest)
-    for each in missing:
-        await store.append(key, each.sha256, 0, pushed.contents[each.sha256])
+    digest = await upload(store, "a", 1, folder(), GATEWAY)
     await store.publish(GATEWAY, "a", 1, digest, ("w1",))
     await store.set_placement(GATEWAY, "a", 1, ("w2",))
     assert store.get("a", 1).pushed_by == GATEWAY.name
@@ -445,11 +427,10 @@ async def test_version_that_the_gateway_has_made_belongs_to_who_places_it(at: Fi
     assert (await at.start()).get("a", 1).pushed_by == ME.name
 
 
-async def copy(store: EngineStore, pushed: Folder) -> None:
+async def copy(store: EngineStore) -> None:
     """Store an engine of the model directory of worker w."""
-    worker = operator("worker w", "a")
-    digest = await upload(store, "a", 1, pushed, worker)
-    await store.publish(worker, "a", 1, digest, ("worker=w",))
+    digest = await upload(store, "a", 1, folder(), WORKER)
+    await store.publish(WORKER, "a", 1, digest, ("worker=w",))
 
 
 async def test_copy_from_a_worker_gives_way_to_what_a_client_pushes_or_places(
@@ -457,7 +438,7 @@ async def test_copy_from_a_worker_gives_way_to_what_a_client_pushes_or_places(
 ) -> None:
     store = await at.start()
     for pushed in (folder(), folder(b"another model")):
-        await copy(store, folder())
+        await copy(store)
         await store.set_placement(GATEWAY, "a", 1, ("w", "x"))
         assert store.get("a", 1).source == "w"
         await push(store, "a", 1, pushed)
@@ -467,12 +448,12 @@ async def test_copy_from_a_worker_gives_way_to_what_a_client_pushes_or_places(
         files = store.versions["a", 1].manifest.size + len(pushed.manifest)
         assert store.used_bytes == files
         await store.remove("a", 1)
-    await copy(store, folder())
+    await copy(store)
     await store.set_placement(ME, "a", 1, ("worker=x",))
     assert (store.get("a", 1).pushed_by, store.get("a", 1).source) == ("me", "")
 
 
-@pytest.mark.parametrize("own", [operator("worker w", "a"), GATEWAY], ids=["worker", "gateway"])
+@pytest.mark.parametrize("own", [WORKER, GATEWAY], ids=["worker", "gateway"])
 async def test_version_of_a_client_stays_as_it_is_if_the_gateway_stores_the_same(
     at: Fixture, own: Caller
 ) -> None:
@@ -488,7 +469,7 @@ async def test_version_of_a_client_stays_as_it_is_if_the_gateway_stores_the_same
 
 async def test_copy_from_a_worker_vouches_for_no_file_and_no_version(at: Fixture) -> None:
     store, name = await at.start(), EngineName("a")
-    await copy(store, folder())
+    await copy(store)
     assert store.model_of(name) == content_digest(MODEL)
     assert (store.files_of(name), list(store.versions_of("a"))) == ((), [])
     await push(store)
@@ -501,7 +482,7 @@ async def test_copy_from_a_worker_vouches_for_no_file_and_no_version(at: Fixture
 async def test_worker_copies_no_content_that_it_does_not_send(at: Fixture) -> None:
     store = await at.start()
     await push(store, "secret")
-    _, stored, missing = await store.open(operator("worker w", "a"), "a", 1, folder().manifest)
+    _, stored, missing = await store.open(WORKER, "a", 1, folder().manifest)
     assert (stored, len(missing)) == (False, 2)
 
 
