@@ -111,7 +111,6 @@ def _lock_state(state: Path, stack: AsyncExitStack) -> None:
 
 
 def _own_engines(settings: WorkerSettings) -> dict[EngineName, Path]:
-    """Return the models of the engines in the user's model directory."""
     definitions = ModelDirectories(settings.models).own_engines()
     return {definition.name: definition.file for definition in definitions}
 

@@ -75,12 +75,10 @@ class EngineSnapshot(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Total size of its files."""
         return sum(stamp.size_bytes for stamp in self.stamps)
 
 
 def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]:
-    """Return a snapshot of every engine."""
     return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
 
 
@@ -249,7 +247,6 @@ class Describer:
         self._known = read_descriptions(self._cache) | self._known
 
     def write_cache(self) -> None:
-        """Write the cache."""
         try:
             write_descriptions(self._cache, self._known)
         except OSError as error:  # only costs time at the next start

@@ -110,12 +110,10 @@ class HeldTensorStore:
         return None if entry is None else entry.parts
 
     def drop(self, token: str) -> None:
-        """Free tensors, if they are held."""
         if (entry := self._entries.pop(token, None)) is not None:
             self.used_bytes -= entry.size
 
     def drop_all(self, owner: object) -> None:
-        """Free the tensors of an owner."""
         for token in [token for token, each in self._entries.items() if each.owner is owner]:
             self.drop(token)
 
@@ -152,7 +150,6 @@ class Exchange:
         self.port = await self._server.start("", port)
 
     async def close(self) -> None:
-        """Close the port and all connections."""
         if self._server is not None:
             await self._server.close()
         await self._senders.close()
@@ -234,7 +231,6 @@ class Pulls:
             self._send(Reports(relayed=(tensors,)))
 
     def receive(self, tensors: RelayedTensors) -> None:
-        """Take relayed tensors, if they are still waited for."""
         waiting = self._relayed.get(tensors.token)
         if waiting is not None and not waiting.done():
             waiting.set_result(tensors.contents)

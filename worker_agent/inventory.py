@@ -161,7 +161,6 @@ class Inventory:
                     group.create_task(self._describe(each, inspect, on_described))
 
     def remembers_fault(self, name: EngineName) -> bool:
-        """Return whether an engine is faulty only because of how its last load ended."""
         return self._describer.remembers_fault(name)
 
     async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:

@@ -76,7 +76,6 @@ class _Message(Struct, frozen=True, array_like=True):
     """Base of all messages, each a MessagePack array of its tag and its fields."""
 
     def encode(self) -> bytes:
-        """Return the frame."""
         body = _ENCODER.encode(self)
         return _LENGTH.pack(len(body)) + body
 
@@ -160,7 +159,6 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
 
     @property
     def setup_s(self) -> float:
-        """Total setup time in seconds."""
         return self.backend_start_s + self.model_load_s + self.data_preparation_s
 
 
@@ -176,7 +174,6 @@ class LoadFailed(_Message, frozen=True, tag=17):
     out_of_memory: bool = False
 
     def error(self) -> EngineUnusable | OutOfMemory:
-        """Return the failure as an error."""
         if self.out_of_memory:
             return OutOfMemory(self.reason)
         return (BackendMissing if self.backend_missing else EngineUnusable)(self.reason)
@@ -303,7 +300,6 @@ class Arena:
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot is free."""
         return bool(self._free)
 
     def put(self, data: Buffer) -> ArenaRef:
@@ -311,7 +307,6 @@ class Arena:
         return self.write(self._free.pop(), [data])
 
     def release(self, slot: int) -> None:
-        """Return `slot` to the free slots."""
         self._free.append(slot)
 
     def write(self, slot: int, parts: Sequence[Buffer]) -> ArenaRef:
@@ -332,7 +327,6 @@ class Arena:
         return memoryview(self._memory)[begin : begin + ref.size]
 
     def read(self, ref: ArenaRef) -> bytes:
-        """Return a copy of the referenced bytes."""
         return bytes(self.view(ref))
 
     @property
@@ -362,7 +356,6 @@ class Arena:
 
     @property
     def closed(self) -> bool:
-        """Whether the arena has been closed."""
         return self._memory.closed
 
     def close(self) -> None:

@@ -57,7 +57,6 @@ class Peers:
         self.links: dict[str, MeasuredLink] = {}
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._tasks.close()
 
     async def pull(self, pull: Pull, address: str) -> Buffer | None:
@@ -158,7 +157,6 @@ class _Connection:
         return connection
 
     def close(self) -> None:
-        """Close the connection."""
         self.socket.close()
 
     async def pull(self, token: str) -> tuple[Buffer, float]:

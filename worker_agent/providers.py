@@ -81,7 +81,6 @@ class ProviderKind:
     default_options: dict[str, str] = field(default_factory=dict)
 
     def check_device(self, device: str) -> None:
-        """Check the name of a device."""
         if not self.device:
             raise InvalidInput(f"{self.name} has no devices, so it cannot use {device!r}")
         if not re.fullmatch(self.device_format, device):
@@ -169,7 +168,6 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 
 
 def kind_of(name: str) -> ProviderKind:
-    """Return the kind of this name."""
     if name not in KINDS:
         close = {kind.lower(): kind for kind in (CPU, *KINDS)}.get(name.lower())
         hint = f"; did you mean {close!r}?" if close else ""
@@ -203,12 +201,10 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> ProviderKind:
-        """The description of the execution provider."""
         return KINDS[self.kind]
 
     @property
     def uses_threads(self) -> bool:
-        """Whether the number of threads matters."""
         return self.details.uses_threads(self.device)
 
     @property
@@ -225,7 +221,6 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str) -> ProviderChoice:
-        """Decode the result of `encode`."""
         return decode_config(text, cls)
 
     def configurations(self, on_cpu: Iterable[Configuration]) -> list[Configuration]:

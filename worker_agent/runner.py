@@ -84,7 +84,6 @@ class Runner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no work."""
         return not (self._queue or self._concurrent or self._running or self._runs)
 
     def add(self, item: WorkItem) -> None:
@@ -104,7 +103,6 @@ class Runner:
         self._pump()
 
     def resume(self) -> None:
-        """Feed inputs that have arrived since."""
         self._pump()
 
     def abandon(self, item: WorkItem) -> None:
@@ -113,7 +111,6 @@ class Runner:
         self.stop(item, abort=True)
 
     def abandon_all(self) -> None:
-        """Abandon all items."""
         every = (*self._queue, *self._concurrent, *self._running, *self._runs.values())
         for item in dict.fromkeys(every):
             self.abandon(item)

@@ -128,7 +128,6 @@ class ServedEngines:
         self._engines: dict[EngineName, Engine] = {}
 
     def add_worker(self, worker: LocalWorker) -> None:
-        """Pass all engines on to a worker, too."""
         self._workers.append(worker)
 
     async def discover(self, first: Iterable[EngineName]) -> None:

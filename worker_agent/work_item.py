@@ -211,7 +211,6 @@ class WorkItem:
     reporter: ItemReporter = field(init=False)
 
     def enter(self, state: WorkState) -> None:
-        """Change the state."""
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"work item: {self.state.name} before {state.name}")
         self.state = state
@@ -242,12 +241,10 @@ class AssignmentReporter:
         self._failures.append(hub_pb2.InputFailure(query=query, detail=detail, lost=lost))
 
     def on_started(self, setup_s: float) -> None:
-        """Report that the setup is complete."""
         started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
         self._send(Reports(started=(started,)))
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
-        """Report progress and the responses since the previous report."""
         progress = hub_pb2.Progress()
         self._fill(progress, tally)
         if self._hold is not None:
@@ -262,7 +259,6 @@ class AssignmentReporter:
         fault: Fault = Fault.UNSPECIFIED,
         detail: str = "",
     ) -> None:
-        """Report the outcome."""
         # Field by field, which takes a third of the time.
         ended = hub_pb2.Ended()
         ended.outcome = hub_pb2.Outcome.ValueType(outcome)
@@ -329,7 +325,6 @@ class ItemReporter:
         self._responses: list[bytes] = []
 
     def mute(self) -> None:
-        """Make no more reports."""
         self._handler = None
 
     def start(self) -> None:
@@ -392,7 +387,6 @@ class ItemReporter:
         self.tally = max(self.tally, tally, key=lambda each: each.done)
 
     def end(self, failure: Failure | None) -> None:
-        """Report the outcome."""
         if self._handler is None:
             return
         if self.tally.done == self._count:

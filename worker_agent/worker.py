@@ -121,14 +121,12 @@ class LocalWorker:
         await self.hub.flush()
 
     async def close(self) -> None:
-        """Close all hosts."""
         await self._loads.close()
         await self._sends.close()
         await self._modes.close()
         await self._unloads.wait()
 
     def set_engine(self, engine: Engine) -> None:
-        """Add or replace an engine."""
         if not engine.fault and not self._runs(engine):
             engine = replace(
                 engine,
@@ -139,7 +137,6 @@ class LocalWorker:
         self._removed.discard(engine.name)
 
     def update_engine(self, engine: Engine) -> None:
-        """Add or replace an engine, and tell the gateway."""
         self.set_engine(engine)
         self.hub.send_engine_changed(self._engines[engine.name])
 
@@ -176,7 +173,6 @@ class LocalWorker:
             # The engine's files were replaced meanwhile.
 
     def unload_session(self, session: Session) -> None:
-        """Unload `session` if it is idle."""
         self._unloads.start(self.hosts.unload(session))
 
     def start_load(
@@ -208,7 +204,6 @@ class LocalWorker:
     # --- worker_agent.hub_client.client.ControlHandler ------------------------------------
 
     def register_message(self) -> hub_pb2.Register:
-        """Return the current description of this worker."""
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self._plan.id,
@@ -258,12 +253,10 @@ class LocalWorker:
         return beat
 
     def place_engines(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Fetch the versions placed on this worker, and remove others."""
         if self._reconciler is not None:
             self._reconciler.set_placements(placements, fetch)
 
     def send_engine(self, engine: EngineName, send: Send) -> None:
-        """Send an engine of the user's model directory to the gateway."""
         self._sends.start(send_engine(self._settings.models, engine, send))
 
     # --- internals ------------------------------------------------------------------------------

@@ -175,11 +175,9 @@ class EmulatedBackend:
         return answer
 
     def interrupt(self) -> None:
-        """Make the running query raise `Interrupted`; called from another thread."""
         self._interrupted.set()
 
     def resume(self) -> None:
-        """Allow queries again after an interrupt, whether or not it took effect."""
         self._interrupted.clear()
 
     def _slowdown(self) -> float:
@@ -213,7 +211,6 @@ def _load_model(file: _ModelFile, path: Path) -> Backend | None:
 
 
 def _times(file: _ModelFile, path: Path, threads: int, provider: ProviderChoice | None) -> _Times:
-    """Return the times in a configuration."""
     name = "" if provider is None else provider.name
     for each in file.configurations:
         if each.provider == name and (name or each.threads == threads):

@@ -141,7 +141,6 @@ class OnnxRuntimeBackend:
             raise EngineUnusable(f"{provider} runs none of the {total} nodes of the model")
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch."""
         if self._texts:
             inputs = {
                 name: _to_text(name, array) if name in self._texts else array
@@ -164,11 +163,9 @@ class OnnxRuntimeBackend:
         return [_array(result) for result in results]
 
     def interrupt(self) -> None:
-        """Make the running computation raise `Interrupted`; called from another thread."""
         self._options.terminate = True
 
     def resume(self) -> None:
-        """Allow computations again after an interrupt, whether or not it took effect."""
         self._options = ort.RunOptions()
 
 

@@ -83,7 +83,6 @@ class TensorflowBackend:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch."""
         try:
             tensors = {
                 name: tf.constant(inputs[name], declared.dtype)

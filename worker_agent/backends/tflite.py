@@ -124,7 +124,6 @@ class TfliteBackend:
         return True
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch."""
         if self._runner is None:
             try:
                 self._set_inputs(inputs)

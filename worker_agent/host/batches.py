@@ -74,7 +74,6 @@ class BatchBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch has reached its row limit."""
         return self._rows >= self._limit
 
     def add(self, query: BatchCandidate) -> bool:
@@ -110,7 +109,6 @@ class BatchLimit:
         self._succeeded = 0
 
     def succeeded(self) -> None:
-        """Count a batch that was computed."""
         if self.rows == self._most:
             return
         self._succeeded += 1

@@ -64,7 +64,6 @@ def _check(choice: ProviderChoice, backend: str) -> str:
 
 
 def _compute(factory: Callable[..., Backend], choice: ProviderChoice) -> None:
-    """Compute a small model."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "check.onnx")
         model.write_bytes(base64.b85decode(_MODEL))

@@ -104,7 +104,6 @@ class QueryCodec:
         return DecodedQuery(query, message, inputs, self._outputs(message), 0.0)
 
     def _outputs(self, message: ModelInferRequest) -> Sequence[str]:
-        """Return the names of the model outputs that a request needs."""
         if self._exit is not None:
             return self._exit.outputs_to_compute(message)
         return self._processing.outputs_to_compute(message)
@@ -307,7 +306,6 @@ def _to_raw(array: Array) -> Buffer:
 
 
 def wants_typed(request: ModelInferRequest) -> bool:
-    """Return whether the request asks for typed contents."""
     if BINARY_PARAMETER not in request.parameters:
         return False
     parameter = request.parameters[BINARY_PARAMETER]

@@ -63,7 +63,6 @@ class Runs:
         self._largest_response = 0
 
     def needs(self, variant: str) -> bool:
-        """Return whether a run of `variant` is in flight."""
         return any(run.variant == variant for run in self.by_id.values())
 
     def has_room(self, size: int) -> bool:
@@ -187,11 +186,9 @@ class HostConnection(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decode and dispatch messages from the host."""
         self.heard_at = self._loop.time()
         try:
             for message in self._decoder.feed(data):

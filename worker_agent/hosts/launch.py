@@ -112,7 +112,6 @@ class Child:
 
     @classmethod
     async def start(cls, launch: Launch, engine: EngineName) -> Child:
-        """Start the process."""
         process = await asyncio.create_subprocess_exec(
             *launch.command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -126,7 +125,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
@@ -136,7 +134,6 @@ class Child:
             self._process.kill()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process has not exited."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 

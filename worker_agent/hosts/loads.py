@@ -48,7 +48,6 @@ class HostLoads:
         self._exit = ""
 
     def __len__(self) -> int:
-        """Return the number of orders in flight."""
         return len(self._answers)
 
     @property

@@ -98,7 +98,6 @@ class HostPool:
         return self._residents.use(session)
 
     def resident_sessions(self) -> list[Session]:
-        """Return all resident sessions, the most recently used first."""
         return self._residents.sessions()
 
     def session_bytes(self) -> dict[Session, int]:
@@ -106,7 +105,6 @@ class HostPool:
         return dict(self._initial_bytes)
 
     def unusable_sessions(self) -> list[UnusableSession]:
-        """Return the sessions whose provider or variant cannot be used, sorted."""
         return self._unusable.listed()
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
@@ -144,7 +142,6 @@ class HostPool:
             del self._loads[session]
 
     def end_preloads(self, reason: str) -> None:
-        """Abort all preloads."""
         self._preloads.abort(reason)
 
     async def unload(self, session: Session) -> bool:
@@ -352,7 +349,6 @@ class HostPool:
         self._condemn(replace(session, configuration=configuration), reason)
 
     def _condemn(self, session: Session, reason: str) -> None:
-        """Remember that an engine cannot be run with the provider or the variant of `session`."""
         if session in self._unusable:
             return
         self._unusable.add(session, reason)

@@ -47,7 +47,6 @@ class PowerModeHosts:
         return self._switching.start_awaited(self._switch_and_load(session))
 
     async def close(self) -> None:
-        """Cancel pending switches and loads, and close all hosts."""
         await self._switching.close()
         await self._hosts.close()
 

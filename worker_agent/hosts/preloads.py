@@ -132,7 +132,6 @@ class Preloads:
         return len(self._loads)
 
     def begin_preload(self, session: Session, limit_s: float) -> Preload:
-        """Add a preload of a session; see `Preload`."""
         of_variant = bool(session.configuration.variant)
         load = Preload(self._is_busy, of_variant=of_variant, limit_s=limit_s)
         self._loads[session] = load
@@ -157,7 +156,6 @@ class Preloads:
                 each.abort("was aborted for another variant", no_room=False)
 
     def abort(self, reason: str) -> None:
-        """Abort all loads."""
         for load in self._loads.values():
             load.abort(reason, no_room=False)
 
@@ -170,11 +168,9 @@ class Preloads:
         return used
 
     def hosts(self) -> dict[Session, HostProcess]:
-        """Return the engine hosts that are loading."""
         return {session: load.host for session, load in self._loads.items() if load.host}
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of these hosts."""
         return sum(rss_bytes(host.pid) for host in self.hosts().values())
 
 

@@ -158,7 +158,6 @@ class HostProcess(RunningHost):
 
     @property
     def pid(self) -> int:
-        """Process id of the host."""
         return self._child.pid
 
     @property
@@ -167,7 +166,6 @@ class HostProcess(RunningHost):
         return not self._runs.by_id and not self._loads
 
     def needs(self, variant: str) -> bool:
-        """Return whether a run of `variant` is in flight, or a variant is being loaded."""
         return bool(self._loads) or self._runs.needs(variant)
 
     def stop_run(self, run_id: int, *, abort: bool = False) -> None:
@@ -198,12 +196,10 @@ class HostProcess(RunningHost):
         return True
 
     def resume(self) -> None:
-        """Resume a suspended process."""
         self._is_suspended = False
         self._child.send_signal(signal.SIGCONT)
 
     async def close(self) -> None:
-        """Stop the process and wait until it has exited."""
         self._closing = True
         self._connection.abort()  # from now on `is_closed` is true
         if self._loads.is_starting:

@@ -48,7 +48,6 @@ class Runtimes:
     """The inference runtimes of this Python environment."""
 
     def has(self, backend: str) -> bool:
-        """Return whether the runtime of a backend is installed."""
         return any(find_spec(module) is not None for module in RUNTIMES.get(backend, ()))
 
     def ships_providers(self) -> bool:
@@ -126,7 +125,6 @@ async def _available(runtimes: Runtimes) -> list[str]:
 
 
 def _backends(choice: ProviderChoice, names: Iterable[str], runtimes: Runtimes) -> list[str]:
-    """Return the installed backends that have a provider."""
     kind = choice.details
     return [
         backend
@@ -163,7 +161,6 @@ async def _fault(choice: ProviderChoice, names: Sequence[str], runtimes: Runtime
 
 
 def _decode(output: str, wanted: type[T]) -> T:
-    """Return the result of a check."""
     try:
         return msgspec.json.decode(output, type=wanted)
     except msgspec.DecodeError:

@@ -57,7 +57,6 @@ class ResidentSessions:
         self._retirements = TaskBag()
 
     def get(self, session: Session) -> HostProcess | None:
-        """Return the host of `session`; None if it is not resident."""
         host = self._hosts.get(session)
         return None if host is None or host.is_closed else host
 
@@ -87,11 +86,9 @@ class ResidentSessions:
         return {host: session for session, host in self._hosts.items()}
 
     def has_engine(self, engine: EngineName) -> bool:
-        """Return whether a session of an engine is resident."""
         return any(each.engine == engine for each in self.sessions())
 
     def is_only_session(self, session: Session, host: HostProcess) -> bool:
-        """Return whether no other session is in the host of a session."""
         return all(other is not host for each, other in self._hosts.items() if each != session)
 
     def hosts(self) -> set[HostProcess]:
@@ -99,7 +96,6 @@ class ResidentSessions:
         return {*self._hosts.values(), *self._retiring}
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of all hosts."""
         return sum(rss_bytes(host.pid) for host in self.hosts())
 
     async def evict_session(self, session: Session, host: HostProcess) -> None:
@@ -134,7 +130,6 @@ class ResidentSessions:
         self._on_change(SessionChange(session, resident=False, no_room=no_room))
 
     async def close(self) -> None:
-        """Close all hosts."""
         await asyncio.gather(*(host.close() for host in self.hosts()))
         await self._retirements.wait()
         self._hosts.clear()
@@ -175,11 +170,9 @@ class UnusableSessions:
         return session in self._reasons
 
     def listed(self) -> list[UnusableSession]:
-        """Return the unusable sessions, sorted."""
         return sorted(UnusableSession(*item) for item in self._reasons.items())
 
     def error(self, session: Session) -> ConfigurationUnusable | None:
-        """Return why a session cannot be used; None if it can."""
         reason = self._reasons.get(session)
         return None if reason is None else ConfigurationUnusable(reason)
 

@@ -41,7 +41,6 @@ class WorkStream:
         return self._transport is not None and not self._transport.closed.done()
 
     def send(self, reports: Reports) -> None:
-        """Send reports to the gateway."""
         if self._transport is not None:
             self._transport.send_message(reports)
 
@@ -55,13 +54,11 @@ class WorkStream:
         return None if self._transport is None else self._transport.measure_link()
 
     async def flush(self) -> None:
-        """Wait until the gateway has received all reports."""
         if self._transport is not None:
             self._transport.finish()
             await asyncio.wait([self._transport.closed])
 
     def close(self) -> None:
-        """Close the stream at once."""
         if self._transport is not None:
             self._transport.close()
 

@@ -155,7 +155,6 @@ class Registration:
         )
 
     async def register(self) -> None:
-        """Register the worker on the control stream."""
         hello = hub_pb2.AgentControl(register=self._worker.register_message())
         self._connection.authenticate(hello.register)
         limit_s = _REGISTER_TIMEOUT_S if self._hub.gateways == 1 else _REGISTER_ELSEWHERE_S
@@ -184,7 +183,6 @@ class Registration:
 
     @property
     def gets_work(self) -> bool:
-        """Whether the work stream is open."""
         return self._work.is_open
 
     async def flush(self) -> None:
@@ -205,7 +203,6 @@ class Registration:
         self._work.close()
 
     def send(self, message: hub_pb2.AgentControl) -> None:
-        """Send a message on the control stream."""
         self._control.put_nowait(message.SerializeToString())
 
     async def _send_control(self) -> None:

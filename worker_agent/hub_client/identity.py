@@ -66,7 +66,6 @@ class WorkerIdentity:
 
     @property
     def enrols(self) -> bool:
-        """Whether a token is configured."""
         return bool(self._token or self._token_file)
 
     def check(self) -> None:
@@ -127,7 +126,6 @@ class WorkerIdentity:
 
 
 def _new_secret(token: str) -> tuple[str, str]:
-    """Return a new secret, and the hash of its token."""
     return secrets.token_urlsafe(32), _hash(token)
 
 

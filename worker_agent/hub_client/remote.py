@@ -211,11 +211,9 @@ class RemoteConnection:
         self._target = target
 
     def authenticate(self, register: hub_pb2.Register) -> None:
-        """Add secret and token to a registration."""
         register.secret, register.enrolment_token = self._credentials
 
     async def read(self) -> hub_pb2.GatewayControl:
-        """Return the next control message."""
         message = await self._control.read()
         if message is grpc.aio.EOF:
             raise Unavailable("the gateway closed the connection")
@@ -227,7 +225,6 @@ class RemoteConnection:
         return cast("hub_pb2.GatewayControl", message)
 
     async def write(self, data: bytes) -> None:
-        """Send a control message."""
         try:
             await self._control.write(data)
         except asyncio.InvalidStateError:
@@ -250,7 +247,6 @@ class RemoteConnection:
         )
 
     async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
-        """Yield content of the gateway's store, from an offset to its end."""
         request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
         with self._calling(self._fetch, request) as call:
             while (chunk := await call.read()) is not grpc.aio.EOF:
@@ -259,7 +255,6 @@ class RemoteConnection:
                 yield chunk.data
 
     async def send(self, head: hub_pb2.EngineChunk, read: ReadContents) -> None:
-        """Send an engine to the gateway's store: a first message, and what the store lacks."""
         with self._calling(self._send) as call:
             with suppress(asyncio.InvalidStateError):  # it has ended; the last read tells why
                 await keep_status(call).write(head)
@@ -292,7 +287,6 @@ class RemoteConnection:
             call.cancel()
 
     def close(self) -> None:
-        """Cancel the control stream."""
         self._control.cancel()
 
 
@@ -358,7 +352,6 @@ class LatestLeader:
         self._file = StateFile(state / LEADER_FILE, _Leader, remedy)
 
     def follow(self, cluster: str, epoch: int) -> None:
-        """Remember the gateway as the leader."""
         with self._file.locked():
             latest = self._file.read()
             if latest is not None and latest.cluster == cluster:

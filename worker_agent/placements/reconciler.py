@@ -202,7 +202,6 @@ class Reconciler:
         return manifest
 
     async def _receive(self, wanted: _Wanted, manifest: Manifest, placed: set[str]) -> None:
-        """Fetch the content that is missing, after there is room for it."""
         contents = self._fetched.contents
 
         def missing() -> dict[str, int]:

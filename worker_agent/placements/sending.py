@@ -60,7 +60,6 @@ def _pack(models: Path, engine: EngineName) -> Package:
 async def _read(
     paths: Mapping[str, Path], missing: Iterable[store_pb2.MissingContent]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the rest of some contents."""
     for each in missing:
         with await asyncio.to_thread(paths[each.sha256].open, "rb", buffering=0) as file:
             file.seek(each.received)

@@ -199,7 +199,6 @@ class CpuShareController:
         self._group.enter()
 
     def modes(self) -> Sequence[PowerMode]:
-        """Return the CPU shares as modes."""
         return self._modes
 
     def read(self) -> Reading:
@@ -222,7 +221,6 @@ class CpuShareController:
         return switch(found.name, read=self.read, apply=self._apply, timing=_NO_SETTLING)
 
     def close(self) -> None:
-        """Leave the group and remove it."""
         try:
             self._group.leave()
         except OSError as error:
@@ -310,7 +308,6 @@ class CpuCgroup:
             self._files.write(f"{parent}/cgroup.procs", str(os.getpid()))
 
     def change(self, limit: CpuLimit) -> None:
-        """Apply another limit."""
         try:
             self._write(limit)
         except OSError as error:

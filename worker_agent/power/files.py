@@ -60,7 +60,6 @@ class MachineFiles:
         return [self._absolute(path) for path in sorted(self.path(folder).glob(pattern))]
 
     def make_directory(self, path: str) -> None:
-        """Create one directory."""
         self.path(path).mkdir()
 
     def remove_directory(self, path: str) -> None:

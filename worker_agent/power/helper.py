@@ -95,7 +95,6 @@ def _switch(mode: str, files: MachineFiles, allow: str) -> dict[str, Any]:
 
 @contextmanager
 def _switch_lock(files: MachineFiles) -> Iterator[None]:
-    """Hold a lock that serialises concurrent helpers."""
     where = files.path(_LOCK)
     where.parent.mkdir(parents=True, exist_ok=True)
     with where.open("w") as lock:

@@ -97,12 +97,10 @@ class PowerManager:
         return switched.seconds
 
     async def refresh(self) -> Reading:
-        """Read the mode in force now."""
         await self._call(lambda: None)
         return self.reading
 
     async def close(self) -> None:
-        """Stop polling and close the controller."""
         await self._tasks.close()
         try:
             loop = asyncio.get_running_loop()

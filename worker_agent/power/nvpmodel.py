@@ -89,7 +89,6 @@ class BoardPrograms:
         return f"nvpmodel exited with status {status}: {errors[-1] if errors else 'no message'}"
 
     def jetson_clocks(self, *arguments: str) -> None:
-        """Run ``jetson_clocks``."""
         output, status = self._run([_JETSON_CLOCKS, *arguments], self.switch_s)
         if status != 0:
             raise ProgramFailed(

@@ -39,7 +39,6 @@ class Setting:
 
     @property
     def number(self) -> int | None:
-        """The value as an integer, or None."""
         try:
             return int(self.value, 0)
         except ValueError:

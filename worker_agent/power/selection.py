@@ -45,15 +45,12 @@ class NoModesController:
             raise InvalidInput("this machine has no power modes; omit their names")
 
     def modes(self) -> Sequence[PowerMode]:
-        """Return no modes."""
         return ()
 
     def read(self) -> Reading:
-        """Return an empty reading."""
         return Reading()
 
     def switch(self, mode: str) -> SwitchResult:
-        """Reject the switch."""
         return SwitchResult(find_mode((), mode).name, 0.0)
 
     def close(self) -> None:
@@ -80,7 +77,6 @@ class DelegatedController:
         )
 
     def read(self) -> Reading:
-        """Read the mode in force without the helper."""
         return self._reader.read()
 
     def switch(self, mode: str) -> SwitchResult:

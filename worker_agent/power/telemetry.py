@@ -54,7 +54,6 @@ class Rail:
     paths: tuple[str, ...]
 
     def watts(self, files: MachineFiles) -> float:
-        """Return the power on the rail, in watts."""
         values = [int(files.read(path)) for path in self.paths]
         return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
 
@@ -77,7 +76,6 @@ class Ina3221Sensor:
         self._last: tuple[float, float] | None = None
 
     def watts(self) -> float:
-        """Return the power of all rails, in watts."""
         return sum(rail.watts(self._files) for rail in self.rails)
 
     def joules(self, now: float) -> float:
@@ -201,7 +199,6 @@ class SumSensor:
         self.source = ", ".join(sensor.source for sensor in sensors)
 
     def joules(self, now: float) -> float:
-        """See `EnergySensor.joules`."""
         return sum(sensor.joules(now) for sensor in self._sensors)
 
 
@@ -313,7 +310,6 @@ class PowerMeter:
         return PowerReading(self._watts, joules)
 
     def close(self) -> None:
-        """Stop measuring."""
         if not self.source:
             return
         self._stopped.set()
