@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
@@ -133,10 +133,6 @@ class Inventory:
         self.is_settling = False
         self._describing = 0
         self._retries = Retries(clock)
-        # Those that are being loaded, or wait for their turn.
-        self._retrying: set[EngineName] = set()
-        # Of the only retry that waits for a slot, so that new engines do not wait behind many.
-        self._next_retry = asyncio.Lock()
         # One for each engine that is being loaded again, or waits for the end of such a load.
         self._again: WeakValueDictionary[EngineName, asyncio.Lock] = WeakValueDictionary()
 
@@ -186,24 +182,18 @@ class Inventory:
         on_described: OnDescribed,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Describe engines again whose fault may have passed, with backoff, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                await sleep(_RETRY_LOOK_S)
-                for name in self._to_retry() - self._retrying:
-                    self._retrying.add(name)
-                    group.create_task(self._retry(name, on_described))
+        """Describe engines again whose fault may have passed, with backoff, until cancelled.
 
-    async def _retry(self, name: EngineName, on_described: OnDescribed) -> None:
-        async with AsyncExitStack() as stack:
-            async with self._next_retry:
-                await stack.enter_async_context(self._slots)
-            # A load that is requested does not wait while this one waits for its turn.
-            await stack.enter_async_context(self._again.setdefault(name, asyncio.Lock()))
-            if name in self._to_retry():
-                with self._using_cache():
-                    await self._describe(self._described[name], self._inspect, on_described)
-        self._retrying.remove(name)
+        One after another, so that new engines do not wait behind many.
+        """
+        while True:
+            await sleep(_RETRY_LOOK_S)
+            for name in self._to_retry():
+                # A load that is requested does not wait while this one waits for its turn.
+                async with self._slots, self._again.setdefault(name, asyncio.Lock()):
+                    if name in self._to_retry():
+                        with self._using_cache():
+                            await self._describe(self._described[name], self._inspect, on_described)
 
     def _to_retry(self) -> set[EngineName]:
         return self._describer.passing() & self._retries.due() & self._described.keys()

@@ -156,14 +156,14 @@ class Retrying:
         self.now = 1e9
         self.described: list[Engine] = []
         self.inventory = Inventory(models, cache, inspect, parallel=1, clock=now)
-        self._looks = asyncio.Semaphore(0)
-        self._looked = 0
+        self._look = asyncio.Event()
+        self._waits = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         async def sleep(_seconds: float) -> None:
-            self._looked += 1
-            await self._looks.acquire()
+            self._waits = True
+            await self._look.wait()
 
         task = asyncio.create_task(self.inventory.retry(self.described.append, sleep))
         try:
@@ -175,13 +175,13 @@ class Retrying:
 
     async def start_due(self, after_s: float) -> None:
         """Start the retries that are due after some more seconds."""
-        await until(lambda: self._looked > 0)
+        await until(lambda: self._waits)
         self.now += after_s
-        looked = self._looked
-        self._looks.release()
-        await until(lambda: self._looked > looked)
+        self._waits = False
+        self._look.set()
+        self._look.clear()
 
     async def run_due(self, after_s: float) -> None:
         """Run the retries that are due after some more seconds to their end."""
         await self.start_due(after_s)
-        await until(lambda: not self.inventory._retrying)
+        await until(lambda: self._waits)
