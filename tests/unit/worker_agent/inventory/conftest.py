@@ -21,16 +21,23 @@ ONE, TWO, THREE = map(EngineName, ("one", "two", "three"))
 
 
 class Loads(list[EngineName]):
-    """Replaces the loading of models and records their names.
+    """Replaces the loading of models, and records their names.
 
     Attributes:
-        unverified: Why the models are not known to work.
+        error: why all loads fail.
+        errors: why those of an engine do.
+        unverified: why the models are not known to work.
     """
 
-    unverified = ""
+    def __init__(self, error: SynergaiError | None = None) -> None:
+        self.error = error
+        self.errors: dict[EngineName, SynergaiError] = {}
+        self.unverified = ""
 
     async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         self.append(definition.name)
+        if error := self.errors.get(definition.name) or self.error:
+            raise error
         x = (TensorSpec("x", "FP32", (1,)),)
         return EngineDescription(x, x, samples=1, unverified=self.unverified)
 
@@ -95,20 +102,6 @@ async def running(
             await task
 
 
-class Blocked(Loads):
-    """Models whose first load blocks until `go_on` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
-        if not self.begun.is_set():
-            self.begun.set()
-            await self.go_on.wait()
-        return await super().__call__(definition)
-
-
 class Held(Loads):
     """Models whose loads end when the test says so.
 
@@ -125,17 +118,10 @@ class Held(Loads):
         await self.ends[definition.name]
         return description
 
-
-class Hanging(Loads):
-    """Models whose loading hangs or crashes their host."""
-
-    def __init__(self, error: type[SynergaiError]) -> None:
-        super().__init__()
-        self._error = error
-
-    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
-        await super().__call__(definition)
-        raise self._error(f"engine {definition.name} was not loaded within 60 s")
+    def end(self, *names: EngineName) -> None:
+        """Let the loads of some engines end, or not wait at all."""
+        for name in names:
+            self.ends[name].set_result(None)
 
 
 class Retrying:

@@ -18,8 +18,6 @@ from tests.unit.worker_agent.inventory.conftest import (
     ONE,
     THREE,
     TWO,
-    Blocked,
-    Hanging,
     Held,
     Loads,
     Retrying,
@@ -56,11 +54,13 @@ async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
 async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
     models: Path, tmp_path: Path, *, others: bool
 ) -> None:
+    loads = Loads()
+
     async def inspect(definition: EngineDefinition) -> EngineDescription:
         if definition.name == ONE:
             (models / "one").rename(away)
             raise LoadHung("it was not loaded within 60 s")
-        return await Loads()(definition)
+        return await loads(definition)
 
     if others:
         put(models, "two", b"other")
@@ -78,49 +78,37 @@ async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
 
 @pytest.mark.parametrize("error", [LoadHung, LoadCrashed])
 async def test_model_that_hung_or_crashed_is_loaded_again_on_request_only(
-    models: Path, tmp_path: Path, error: type[SynergaiError]
+    inventory: Inventory, models: Path, loads: Loads, error: type[SynergaiError]
 ) -> None:
     put(models, "two", b"fine")
-    loads: list[EngineName] = []
-    hangs = True
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        loads.append(definition.name)
-        if definition.name == ONE and hangs:
-            raise error("it was not loaded within 60 s")
-        return await Loads()(definition)
-
-    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    loads.errors[ONE] = error("it was not loaded within 60 s")
     await described(inventory)
-    assert inventory.remembers_fault(ONE)
-    assert not inventory.remembers_fault(TWO)
+    assert [inventory.remembers_fault(name) for name in (ONE, TWO)] == [True, False]
     engines: list[Engine] = []
     loads.clear()
     await inventory.describe([ONE], ignore)
     assert loads == []
     await inventory.describe_again(ONE, engines.append)
     assert (loads, inventory.remembers_fault(ONE)) == ([ONE], True)
-    hangs = False
+    loads.errors.clear()
     await inventory.describe_again(ONE, engines.append)
     await inventory.describe_again(ONE, engines.append)
     assert (loads, inventory.remembers_fault(ONE)) == ([ONE, ONE], False)
     assert [bool(engine.fault) for engine in engines] == [True, False]
-    assert not (await described(Inventory(models, tmp_path / "engines.json", inspect)))[TWO].fault
+    await described(Inventory(models, models.parent / "engines.json", loads))
     assert loads == [ONE, ONE], "both are in the cache"
+
+
+KILLED = Unavailable("died by signal 9")
 
 
 async def killed_at_first(models: Path, loads: Loads) -> Retrying:
     """Return an inventory whose engines were killed when first loaded; `loads` are the others."""
-    killed = True
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if killed:
-            raise Unavailable("died by signal 9")
-        return await loads(definition)
-
-    retrying = Retrying(models, inspect)
+    retrying = Retrying(models, loads)
+    loads.error = KILLED
     await described(retrying.inventory)
-    killed = False
+    loads.error = None
+    loads.clear()
     return retrying
 
 
@@ -128,7 +116,7 @@ async def killed_at_first(models: Path, loads: Loads) -> Retrying:
 async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back_off(
     models: Path, error: type[SynergaiError]
 ) -> None:
-    killed = Hanging(error)
+    killed = Loads(error("died by signal 9"))
     retrying = Retrying(models, killed)
     assert "it is loaded again within" in (await described(retrying.inventory))[ONE].fault
     assert retrying.inventory.remembers_fault(ONE)
@@ -142,19 +130,11 @@ async def test_model_whose_load_was_ended_from_outside_is_loaded_again_with_back
 
 
 async def test_engine_that_fails_is_loaded_again_soon_while_another_waits_for_long(
-    models: Path,
+    models: Path, loads: Loads
 ) -> None:
-    failing = {ONE}
-    loads = Loads()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        description = await loads(definition)
-        if definition.name in failing:
-            raise Unavailable("died by signal 9")
-        return description
-
     put(models, "two", b"other")
-    retrying = Retrying(models, inspect)
+    loads.errors[ONE] = KILLED
+    retrying = Retrying(models, loads)
     await described(retrying.inventory)
     async with retrying.running():
         for delay_s in (10, 20, 40, 80):
@@ -169,28 +149,19 @@ async def test_engine_that_fails_is_loaded_again_soon_while_another_waits_for_lo
 
 @pytest.mark.parametrize("error", [LoadHung, EngineUnusable])
 async def test_known_model_that_failed_in_service_is_loaded_again_until_it_loads(
-    models: Path, error: type[SynergaiError]
+    models: Path, loads: Loads, error: type[SynergaiError]
 ) -> None:
-    loads, failing = Loads(), False
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        description = await loads(definition)
-        if failing:
-            raise error("it was not loaded")
-        return description
-
-    retrying = Retrying(models, inspect)
+    retrying = Retrying(models, loads)
     await described(retrying.inventory)
     retrying.inventory.retry_later(ONE)
     assert retrying.inventory.remembers_fault(ONE)
-    failing = True
     loads.clear()
     async with retrying.running():
         for count, delay_s in enumerate((10, 20, 40), 1):
-            failing = count < 3
+            loads.error = error("it was not loaded") if count < 3 else None
             await retrying.run_due(delay_s)
             assert len(loads) == count
-            assert retrying.inventory.remembers_fault(ONE) is failing
+            assert retrying.inventory.remembers_fault(ONE) is (count < 3)
         await retrying.run_due(3600)
         assert len(loads) == len(retrying.described) == 3
 
@@ -200,7 +171,7 @@ async def test_changed_model_that_fails_after_a_failure_in_service_counts_as_a_n
     models: Path, loads: Loads, error: type[SynergaiError]
 ) -> None:
     await described(Inventory(models, models.parent / "engines.json", loads))
-    failing = Hanging(error)
+    failing = Loads(error("it was not loaded"))
     retrying = Retrying(models, failing)
     await described(retrying.inventory)
     retrying.inventory.retry_later(ONE)
@@ -237,16 +208,16 @@ async def test_model_that_fails_in_service_is_loaded_again_with_back_off_until_i
 
 
 async def test_load_that_is_requested_during_a_retry_waits_for_it(models: Path) -> None:
-    loads = Blocked()
-    retrying = await killed_at_first(models, loads)
+    held = Held()
+    retrying = await killed_at_first(models, held)
     engines: list[Engine] = []
     async with retrying.running(), asyncio.TaskGroup() as group:
         await retrying.start_due(10)
-        await loads.begun.wait()
+        await until(lambda: held == [ONE])
         assert retrying.inventory.remembers_fault(ONE)
         group.create_task(retrying.inventory.describe_again(ONE, engines.append))
-        loads.go_on.set()
-    assert (loads, engines) == ([ONE], [])
+        held.end(ONE)
+    assert (held, engines) == ([ONE], [])
     assert len(retrying.described) == 1
 
 
@@ -262,13 +233,12 @@ async def test_load_that_is_requested_waits_for_no_retry_of_another_engine_and_r
         await until(lambda: len(held) == 1)
         [waiting] = {ONE, TWO} - set(held)
         if fails:
-            held.ends[waiting].set_exception(Unavailable("died by signal 9"))
-        else:
-            held.ends[waiting].set_result(None)
+            held.errors[waiting] = KILLED
+        held.end(waiting)
         engines: list[Engine] = []
         await retrying.inventory.describe_again(waiting, engines.append)
         assert bool(engines[0].fault) is fails
-        held.ends[held[0]].set_result(None)
+        held.end(held[0])
         await retrying.run_due(0)
     assert sorted(held) == [ONE, TWO], "the retry of the other has nothing left to do"
 
@@ -285,8 +255,7 @@ async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
         put_whole(models, "new")
         group.create_task(poll(retrying.inventory))
         await until(lambda: bool(slots._waiters))
-        for name in (ONE, TWO, THREE, EngineName("new")):
-            held.ends[name].set_result(None)
+        held.end(ONE, TWO, THREE, EngineName("new"))
         await retrying.run_due(0)
     assert held.index(EngineName("new")) == 1
 
@@ -308,7 +277,7 @@ async def test_model_that_cannot_be_read_is_read_again_with_back_off(
 
 
 async def test_removed_model_is_not_loaded_again(models: Path) -> None:
-    failing = Hanging(Unavailable)
+    failing = Loads(KILLED)
     retrying = Retrying(models, failing)
     await described(retrying.inventory)
     shutil.rmtree(models / "one")
@@ -322,72 +291,48 @@ async def test_removed_model_is_not_loaded_again(models: Path) -> None:
 async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
     models: Path, tmp_path: Path
 ) -> None:
-    loads = Blocked()
-    hangs = True
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        if hangs:
-            raise LoadHung("it was not loaded within 60 s")
-        return await loads(definition)
-
-    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
+    held = Held()
+    held.error = LoadHung("it was not loaded within 60 s")
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
     await described(inventory)
-    hangs = False
+    held.error = None
+    held.clear()
     put(models, "two", b"other")
     changes = await inventory.find_changes([TWO])
     engines: list[Engine] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(inventory.describe(changes.changed, ignore))
-        await loads.begun.wait()
+        await until(lambda: held == [TWO])
         group.create_task(inventory.describe_again(ONE, engines.append))
         group.create_task(inventory.describe(changes.changed, ignore))
-        loads.go_on.set()
-    assert loads == [TWO, ONE]
+        held.end(ONE, TWO)
+    assert held == [TWO, ONE]
     assert [engine.fault for engine in engines] == [""]
 
 
+TOO_LARGE = TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
+
+
 async def test_known_engine_that_becomes_too_large_is_told_to_be_and_loaded_again(
-    models: Path,
+    models: Path, loads: Loads
 ) -> None:
-    loads, too_large = Loads(), False
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        description = await loads(definition)
-        if too_large:
-            raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
-        return description
-
-    retrying = Retrying(models, inspect)
+    retrying = Retrying(models, loads)
     await described(retrying.inventory)
     retrying.inventory.retry_later(ONE)
-    too_large = True
     async with retrying.running():
-        await retrying.run_due(10)
-        assert [each.too_large for each in retrying.described] == [True]
-        too_large = False
-        await retrying.run_due(20)
-        assert [each.too_large for each in retrying.described] == [True, False]
+        for loads.error, delay_s in ((TOO_LARGE, 10), (None, 20)):
+            await retrying.run_due(delay_s)
+    assert [each.too_large for each in retrying.described] == [True, False]
 
 
-async def test_engine_that_exceeds_the_memory_alone_is_too_large(
-    models: Path, tmp_path: Path
+@pytest.mark.parametrize("error", [TOO_LARGE, CrowdedOut("all engines used more than allowed")])
+async def test_engine_that_memory_lacks_for_has_its_digest_and_is_too_large_if_it_is_so_alone(
+    inventory: Inventory, models: Path, loads: Loads, error: SynergaiError
 ) -> None:
-    async def inspect(_: EngineDefinition) -> EngineDescription:
-        raise TooLarge("it used 300 MB, above the 240 MB that --memory-mb allows")
-
+    loads.error = error
     (models / "one" / "engine.toml").write_text('routes = "auto"\n')
-    engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
-    assert (engine.too_large, engine.routes) == (True, "auto")
+    engine = (await described(inventory))[ONE]
+    assert (engine.too_large, engine.routes) == (error is TOO_LARGE, "auto")
+    assert engine.fault
     assert engine.digest == hashlib.sha256((models / "one" / "model.onnx").read_bytes()).hexdigest()
     assert engine_from_proto(engine_to_proto(engine)) == engine
-
-
-async def test_engine_that_cannot_be_loaded_now_has_its_digest_all_the_same(
-    models: Path, tmp_path: Path
-) -> None:
-    async def inspect(_: EngineDefinition) -> EngineDescription:
-        raise CrowdedOut("all engines used more than --memory-mb allows")
-
-    engine = (await described(Inventory(models, tmp_path / "engines.json", inspect)))[ONE]
-    assert engine.digest == hashlib.sha256((models / "one" / "model.onnx").read_bytes()).hexdigest()
-    assert engine.fault

@@ -13,7 +13,7 @@ from tests.inventories import described
 from tests.unit.worker_agent.inventory.conftest import (
     ONE,
     TWO,
-    Blocked,
+    Held,
     Loads,
     ignore,
     poll,
@@ -21,6 +21,7 @@ from tests.unit.worker_agent.inventory.conftest import (
     put_whole,
     running,
 )
+from tests.waiting import until
 from worker_agent.inventory import Inventory
 from worker_agent.served_engines import ModelDirectoryWatch
 
@@ -67,8 +68,9 @@ async def test_stage_that_declares_its_tensors_is_loaded_once_that_has_failed_in
 async def test_watch_reports_an_engine_while_another_is_inspected(
     models: Path, tmp_path: Path
 ) -> None:
-    loads = Blocked()
-    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    held = Held()
+    held.end(TWO)
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=2)
     await inventory.discover()
     (models / "one" / "model.onnx").write_bytes(b"changed")
 
@@ -79,26 +81,26 @@ async def test_watch_reports_an_engine_while_another_is_inspected(
     watch = ModelDirectoryWatch(inventory, 5.0, never)
     async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
         watch.look_at(ONE)
-        await loads.begun.wait()
+        await until(lambda: held == [ONE])
         put(models, "two", b"the whole")
         watch.look_at(TWO)
         assert await changes.get() == TWO
-        loads.go_on.set()
+        held.end(ONE)
         assert await changes.get() == ONE
 
 
 async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
     models: Path, tmp_path: Path
 ) -> None:
-    loads = Blocked()
-    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    held = Held()
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=2)
     engines: list[Engine] = []
     first = asyncio.create_task(inventory.describe(await inventory.discover(), engines.append))
-    await loads.begun.wait()
+    await until(lambda: held == [ONE])
     put(models, "one", b"second")
-    assert await poll(inventory) == {}
-    assert list(await poll(inventory)) == [ONE]
-    loads.go_on.set()
+    assert (await inventory.find_changes()).changed == frozenset()
+    assert (await inventory.find_changes()).changed == {ONE}
+    held.end(ONE)
     await first
     assert engines == []
 
@@ -106,19 +108,19 @@ async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
 async def test_engine_that_changed_before_its_load_is_loaded_once(
     models: Path, tmp_path: Path
 ) -> None:
-    loads = Blocked()
+    held = Held()
     put(models, "two", b"longer than the first")
-    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=1)
+    inventory = Inventory(models, tmp_path / "engines.json", held, parallel=1)
     engines: list[Engine] = []
     names = await inventory.discover()
     async with asyncio.TaskGroup() as group:
         group.create_task(inventory.describe(names, engines.append))
-        await loads.begun.wait()
+        await until(lambda: held == [ONE])
         (models / "two" / "engine.toml").write_text("max_batch = 8")
         changes = await inventory.find_changes([TWO])
         group.create_task(inventory.describe(changes.changed, engines.append))
-        loads.go_on.set()
-    assert sorted(loads) == [ONE, TWO]
+        held.end(ONE, TWO)
+    assert sorted(held) == [ONE, TWO]
     assert sorted(engine.name for engine in engines) == [ONE, TWO]
 
 

@@ -27,17 +27,17 @@ def put_family(models: Path, **contents: bytes) -> None:
 
 
 class Variants(Loads):
-    """Replaces the loading of variants; those in `errors` fail, those in `widths` differ."""
+    """Replaces the loading of variants; those in `failing` fail, those in `widths` differ."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors: dict[str, SynergaiError] = {}
+        self.failing: dict[str, SynergaiError] = {}
         self.widths: dict[str, int] = {}
         self.variants: list[str] = []
 
     async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         self.variants.append(definition.variant)
-        if error := self.errors.get(definition.variant):
+        if error := self.failing.get(definition.variant):
             raise error
         x = (TensorSpec("x", "FP32", (1,)),)
         y = (TensorSpec("y", "FP32", (self.widths.get(definition.variant, 10),)),)
@@ -73,7 +73,7 @@ async def test_variant_that_cannot_be_loaded_costs_only_itself(
     family: tuple[Inventory, Variants], error: SynergaiError, failing: str
 ) -> None:
     inventory, loads = family
-    loads.errors[failing] = error
+    loads.failing[failing] = error
     engine = (await described(inventory))[ONE]
     assert not engine.fault
     assert [each.name for each in engine.variants] == [
@@ -88,9 +88,9 @@ async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
 ) -> None:
     _, loads = family
     retrying = Retrying(models, loads)
-    loads.errors = {"int8": Unavailable("died by signal 9")}
+    loads.failing = {"int8": Unavailable("died by signal 9")}
     assert not (await described(retrying.inventory))[ONE].fault
-    loads.errors.clear()
+    loads.failing.clear()
     loads.variants.clear()
     async with retrying.running():
         for _ in range(2):
@@ -100,7 +100,7 @@ async def test_variant_whose_load_was_ended_from_outside_is_loaded_again(
 
 async def test_engine_is_faulty_if_all_variants_are(family: tuple[Inventory, Variants]) -> None:
     inventory, loads = family
-    loads.errors = {name: LoadHung(f"{name} hung") for name in ("full", "int8", "p25")}
+    loads.failing = {name: LoadHung(f"{name} hung") for name in ("full", "int8", "p25")}
     assert (await described(inventory))[ONE].fault == "full hung"
     assert inventory.remembers_fault(ONE)
 
