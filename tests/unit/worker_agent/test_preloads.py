@@ -1,7 +1,6 @@
 """Preloads on a worker: they evict nothing and step aside."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -10,8 +9,8 @@ import pytest
 import worker_agent.hosts.pool
 import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
-from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
-from tests.loaded_host import LoadedHost
+from synergai.errors import SynergaiError
+from tests.loaded_host import Starts
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
@@ -43,18 +42,6 @@ class Host:
     def kill(self, reason: str, error: SynergaiError) -> None:
         self.calls.append(reason)
         self.killed = error
-
-
-class Loading(Host):
-    """A host that loads until it is killed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.end: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
-
-    def kill(self, reason: str, error: SynergaiError) -> None:
-        super().kill(reason, error)
-        self.end.set_result(error)
 
 
 @pytest.fixture(autouse=True)
@@ -116,18 +103,19 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
 
 
 class Pool:
-    """A pool whose hosts are never started: loading fails unless it is refused before."""
+    """A pool of hosts that load until the test ends that, or cannot be started at all."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, models: Path, *, memory_bytes: int, limit: int = 0
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        models: Path,
+        *,
+        memory_bytes: int = 1 << 40,
+        limit: int = 0,
+        error: SynergaiError | None = None,
     ) -> None:
-        self.started: list[Session] = []
-
-        async def start(_models: Path, session: Session, **_: object) -> HostProcess:
-            self.started.append(session)
-            raise PreloadAborted("suspended for too long")
-
-        monkeypatch.setattr(HostProcess, "start", start)
+        self.starts = Starts(error)
+        monkeypatch.setattr(HostProcess, "start", self.starts.start)
         self.changes: list[SessionChange] = []
         self.hosts = HostPool(
             models,
@@ -149,7 +137,7 @@ async def test_a_preload_without_room_is_refused(
     run = Pool(monkeypatch, tmp_path, memory_bytes=memory_bytes, limit=limit)
     with pytest.raises(PreloadAborted):
         await run.hosts.preload(SESSION)
-    assert run.started == []
+    assert run.starts.sessions == []
     assert run.changes == [SessionChange(SESSION, resident=False, no_room=True)]
 
 
@@ -158,16 +146,10 @@ async def test_a_preload_that_outgrows_the_memory_is_aborted_and_its_size_report
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 30)
     sizes = [1 << 29]
-
-    async def start(*_: object, on_launched: Callable[[Host], None], **__: object) -> HostProcess:
-        on_launched(host := Loading())
-        raise await host.end
-
-    monkeypatch.setattr(HostProcess, "start", start)
     for module in (worker_agent.hosts.pool, worker_agent.hosts.preloads):
         monkeypatch.setattr(module, "rss_bytes", lambda _: sizes[0])
     loading = run.hosts.preload(SESSION)
-    await until(lambda: bool(run.hosts._preloads.hosts()))
+    await run.starts.wait(1)
     await run.hosts.check_memory()
     assert not loading.done()
     sizes[0] = 1 << 31
@@ -180,36 +162,21 @@ async def test_a_preload_that_outgrows_the_memory_is_aborted_and_its_size_report
 async def test_a_load_that_was_aborted_is_begun_again_when_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+    run = Pool(monkeypatch, tmp_path, error=PreloadAborted("suspended for too long"))
     first = run.hosts.preload(SESSION)
     assert run.hosts.load(SESSION) is first
     with pytest.raises(PreloadAborted):
         await first
-    assert run.started == [SESSION, SESSION]
+    assert run.starts.sessions == [SESSION, SESSION]
     assert run.changes == []  # the fake aborts even what is needed
 
 
 async def test_a_preload_ends_for_a_switch_of_the_power_mode(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
-
-    class Loading(Host):
-        def kill(self, reason: str, error: SynergaiError) -> None:
-            super().kill(reason, error)
-            killed.set_result(error)
-
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
-
-    async def start(
-        *_: object, on_launched: Callable[[Host], None], **__: object
-    ) -> HostProcess:  # which is never loaded
-        on_launched(Loading())
-        raise await killed
-
-    monkeypatch.setattr(HostProcess, "start", start)
+    run = Pool(monkeypatch, tmp_path)
     loading = run.hosts.preload(SESSION)
-    await until(lambda: bool(run.hosts._preloads.hosts()))
+    await run.starts.wait(1)
     run.hosts.end_preloads("the power mode changes")
     with pytest.raises(PreloadAborted):
         await loading
@@ -231,50 +198,36 @@ async def test_a_load_that_is_aborted_before_its_host_is_started_is_killed_then(
 async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launched: bool
 ) -> None:
-    may_launch = asyncio.Event()
-    started: list[str] = []
-
-    async def start(
-        _models: Path, session: Session, *, on_launched: Callable[[Host], None], **_: object
-    ) -> HostProcess:
-        started.append(session.configuration.variant)
-        if session == needed:
-            raise EngineUnusable("which is enough here")
-        await may_launch.wait()
-        on_launched(host := Loading())
-        raise await host.end
-
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
-    monkeypatch.setattr(HostProcess, "start", start)
+    run = Pool(monkeypatch, tmp_path)
     ahead, needed = (
         Session(SESSION.engine, Configuration(1, variant=each)) for each in ("small", "large")
     )
+    run.starts.launch.clear()
     first = run.hosts.preload(ahead)
+    await until(lambda: run.starts.sessions == [ahead])
     if launched:
-        may_launch.set()
-        await until(lambda: bool(run.hosts._preloads.hosts()))
-    else:
-        await until(lambda: started == ["small"])
+        run.starts.launch.set()
+        await run.starts.wait(1)
     second = run.hosts.load(needed)
-    may_launch.set()
-    with pytest.raises(ConfigurationUnusable):
-        await second
+    run.starts.launch.set()
     with pytest.raises(PreloadAborted):
         await first
-    assert started == ["small", "large"]
+    await run.starts.wait(2)
+    run.starts.complete()
+    await second
+    assert run.starts.sessions == [ahead, needed]
 
 
 async def test_what_was_preloaded_is_evicted_before_what_was_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def start(*_: object, **__: object) -> LoadedHost:
-        return LoadedHost()
-
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
-    monkeypatch.setattr(HostProcess, "start", start)
+    run = Pool(monkeypatch, tmp_path)
     ahead = Session(EngineName("ahead"), Configuration(1))
-    await run.hosts.load(SESSION)
-    await run.hosts.preload(ahead)
+    for count, begin, session in ((1, run.hosts.load, SESSION), (2, run.hosts.preload, ahead)):
+        load = begin(session)
+        await run.starts.wait(count)
+        run.starts.complete()
+        await load
     assert run.hosts.resident_sessions() == [SESSION, ahead]
     run.hosts.get_resident(ahead)
     assert run.hosts.resident_sessions() == [ahead, SESSION]
@@ -283,7 +236,7 @@ async def test_what_was_preloaded_is_evicted_before_what_was_used(
 async def test_a_load_that_was_just_aborted_is_not_what_a_query_gets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1)
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1, error=PreloadAborted("suspended"))
     monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: 1 << 40)
     over: asyncio.Future[asyncio.Task[HostProcess]] = asyncio.get_running_loop().create_future()
 
@@ -300,5 +253,5 @@ async def test_a_load_that_was_just_aborted_is_not_what_a_query_gets(
     assert second is not first
     with pytest.raises(PreloadAborted, match="suspended"):  # by the fake, which was started
         await second
-    assert run.started == [SESSION]
+    assert run.starts.sessions == [SESSION]
     assert not run.hosts._loads

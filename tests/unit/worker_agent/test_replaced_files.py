@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from tests.engines import new_engine
-from tests.loaded_host import LoadedHost
+from tests.loaded_host import Starts
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.exchange import Exchange
@@ -31,31 +31,6 @@ from worker_agent.worker import LocalWorker
 
 ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
 SESSION = Session(ENGINE.name, Configuration(1))
-
-
-class Starts:
-    """Stands for `HostProcess.start`; the test ends each start."""
-
-    def __init__(self) -> None:
-        self.begun: list[asyncio.Future[HostProcess]] = []
-        self.ended = 0
-
-    async def start(self, *_: object, **__: object) -> HostProcess:
-        host: asyncio.Future[HostProcess] = asyncio.get_running_loop().create_future()
-        self.begun.append(host)
-        try:
-            return await host
-        finally:
-            await turns(5)  # as a process does not exit at once
-            self.ended += 1
-
-    async def wait(self, count: int) -> None:
-        """Wait until so many have begun."""
-        await until(lambda: len(self.begun) == count)
-
-    def complete(self) -> None:
-        """Let the last one end."""
-        self.begun[-1].set_result(cast("HostProcess", LoadedHost()))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
+from tests.loaded_host import Starts
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool
@@ -17,18 +18,6 @@ DIGITS = EngineName("digits")
 ON_CUDA = Session(DIGITS, Configuration(0, "", "CUDA"))
 ON_CPU = Session(DIGITS, Configuration(1))
 CUDA = ProviderChoice(name="CUDA", kind="CUDA", device="1")
-
-
-class Starts:
-    """Stands for `HostProcess.start`, which always fails."""
-
-    def __init__(self, error: SynergaiError) -> None:
-        self.error = error
-        self.providers: list[ProviderChoice | None] = []
-
-    async def start(self, *_: object, provider: ProviderChoice | None, **__: object) -> None:
-        self.providers.append(provider)
-        raise self.error
 
 
 class Pool:
