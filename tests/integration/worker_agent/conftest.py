@@ -1,12 +1,46 @@
-"""A model directory with tiny real models."""
+"""A model directory with tiny real models, and pools of engine hosts for it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from synergai.domain import Session
+from worker_agent.hosts.pool import HostPool
+from worker_agent.hosts.sessions import SessionChange
+
+Pools: TypeAlias = Callable[..., HostPool]
+
+
+class Changes(list[SessionChange]):
+    """What pools have reported."""
+
+    def states(self) -> list[tuple[Session, bool]]:
+        return [(change.session, change.resident) for change in self]
+
+
+@pytest.fixture
+def changes() -> Changes:
+    return Changes()
+
+
+@pytest.fixture
+async def new_pool(changes: Changes) -> AsyncIterator[Pools]:
+    """Returns pools with room for any host, unless a test says otherwise, and closes them."""
+    pools: list[HostPool] = []
+
+    def create(models: Path, **given: Any) -> HostPool:
+        options: dict[str, Any] = {"memory_bytes": 1 << 40, "on_change": changes.append} | given
+        pools.append(HostPool(models, **options))
+        return pools[-1]
+
+    yield create
+    for each in pools:
+        await each.close()
 
 
 def save(

@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.runtime.tasks import TaskBag
-from tests.inventories import described
+from tests.integration.worker_agent.conftest import Changes, Pools
 from tests.waiting import turns, until
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
@@ -28,7 +29,6 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.sessions import SessionChange
-from worker_agent.inventory import Inventory
 from worker_agent.ipc import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
@@ -63,29 +63,20 @@ async def test_closing_host_accepts_no_runs(models: Path) -> None:
     await closing
 
 
-class Changes(list[SessionChange]):
-    def states(self) -> list[tuple[Session, bool]]:
-        return [(change.session, change.resident) for change in self]
+@pytest.fixture
+def pool(models: Path, new_pool: Pools) -> Pools:
+    return partial(new_pool, models)
 
 
 @pytest.fixture
-def changes() -> Changes:
-    return Changes()
+def hosts(pool: Pools) -> HostPool:
+    return pool()
 
 
 @pytest.fixture
-async def hosts(models: Path, changes: Changes) -> AsyncIterator[HostPool]:
-    hosts = HostPool(models, memory_bytes=1 << 40, on_change=changes.append)
-    yield hosts
-    await hosts.close()
-
-
-@pytest.fixture
-async def impatient(models: Path) -> AsyncIterator[HostPool]:
+def impatient(pool: Pools) -> HostPool:
     """Hosts that are killed once they were silent for `HANG_TIMEOUT_S`."""
-    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S)
-    yield hosts
-    await hosts.close()
+    return pool(hang_timeout_s=HANG_TIMEOUT_S)
 
 
 async def test_range_reports_progress_and_stops_between_two_queries(hosts: HostPool) -> None:
@@ -144,20 +135,17 @@ async def test_hung_host_is_killed(impatient: HostPool) -> None:
     assert (await ended).detail == "the engine host of 'twice' hung and was killed"
 
 
-async def test_host_that_is_stopped_while_it_loads_is_killed(models: Path) -> None:
+async def test_host_that_is_stopped_while_it_loads_is_killed(pool: Pools) -> None:
     memory = HostMemory()
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, hang_timeout_s=HANG_TIMEOUT_S)
-    try:
-        loading = hosts.load(TWICE)
-        await until(lambda: memory.hosts, 0.001)
-        (host,) = memory.hosts
-        os.kill(host.pid, signal.SIGSTOP)
-        with pytest.raises(Unavailable, match="hung and was killed"):
-            async with asyncio.timeout(60):
-                await loading
-        assert (await run_samples(await hosts.load(TWICE), 3)).outcome is Outcome.COMPLETED
-    finally:
-        await hosts.close()
+    hosts = pool(memory=memory, hang_timeout_s=HANG_TIMEOUT_S)
+    loading = hosts.load(TWICE)
+    await until(lambda: memory.hosts, 0.001)
+    (host,) = memory.hosts
+    os.kill(host.pid, signal.SIGSTOP)
+    with pytest.raises(Unavailable, match="hung and was killed"):
+        async with asyncio.timeout(60):
+            await loading
+    assert (await run_samples(await hosts.load(TWICE), 3)).outcome is Outcome.COMPLETED
 
 
 async def test_host_that_is_idle_or_makes_progress_is_not_hung(impatient: HostPool) -> None:
@@ -212,21 +200,17 @@ async def test_load_times_out(models: Path) -> None:
     assert psutil.Process().children() == []
 
 
-async def test_concurrent_loads_of_a_session_share_a_host(hosts: HostPool) -> None:
-    first, second = await asyncio.gather(hosts.load(TWICE), hosts.load(TWICE))
-    assert first is second
-
-
-async def test_least_recently_used_idle_host_is_evicted_first(models: Path) -> None:
-    changes = Changes()
-    hosts = HostPool(models, memory_bytes=1, on_change=changes.append)
-    busy = await hosts.load(TWICE)
-    ended = run_samples(busy, FOREVER)
+@pytest.mark.parametrize("pinned", [False, True])
+async def test_least_recently_used_session_that_is_idle_and_not_pinned_is_evicted_first(
+    pool: Pools, changes: Changes, *, pinned: bool
+) -> None:
+    hosts = pool(memory_bytes=1, pinned=[TWICE] if pinned else [])
+    kept = await hosts.load(TWICE)
+    if not pinned:
+        run_samples(kept, FOREVER)
     await hosts.load(LABELLED)
     await hosts.load(TWICE_2)
     assert hosts.resident_sessions() == [TWICE_2, TWICE]
-    await hosts.close()
-    assert (await ended).fault is Fault.HOST_DIED
     assert (LABELLED, False) in changes.states()
 
 
@@ -241,10 +225,10 @@ async def test_only_an_idle_session_is_unloaded(hosts: HostPool) -> None:
     assert hosts.resident_sessions() == []
 
 
-async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> None:
+async def test_closing_leaves_no_process_and_no_shared_memory(pool: Pools) -> None:
     before = shared_memory()
     memory = HostMemory()
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     await hosts.load(TWICE)
     assert shared_memory() > before
     load = hosts.load(LABELLED)
@@ -255,51 +239,22 @@ async def test_closing_leaves_no_process_and_no_shared_memory(models: Path) -> N
     assert shared_memory() <= before
 
 
-async def test_cached_description_avoids_loading(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "engines.json"
-    engines = await described(Inventory(models, cache))
-    started: list[str] = []
-    start = HostProcess.start
-
-    async def spy(
-        models: Path, session: Session, *, memory: HostMemory | None, load_timeout_s: float
-    ) -> HostProcess:
-        started.append(session.engine)
-        return await start(models, session, memory=memory, load_timeout_s=load_timeout_s)
-
-    monkeypatch.setattr(HostProcess, "start", spy)
-    assert await described(Inventory(models, cache)) == engines
-    assert sorted(started) == ["impossible", "truncated"]
-
-
-async def test_pinned_session_is_not_evicted(models: Path) -> None:
-    hosts = HostPool(models, memory_bytes=1, pinned=[TWICE])
-    await hosts.load(TWICE)
-    await hosts.load(LABELLED)
-    await hosts.load(TWICE_2)
-    assert hosts.resident_sessions() == [TWICE_2, TWICE]
-    await hosts.close()
-
-
 async def test_idle_hosts_grown_above_the_budget_are_evicted(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40)
+    hosts = pool()
     await hosts.load(TWICE)
     await hosts.load(LABELLED)
     monkeypatch.setattr(worker_agent.hosts.pool, "rss_bytes", lambda _pid: 600 << 30)
     monkeypatch.setattr(worker_agent.hosts.sessions, "rss_bytes", lambda _pid: 600 << 30)
     await hosts.check_memory()
     assert hosts.resident_sessions() == [LABELLED]
-    await hosts.close()
 
 
 async def test_only_the_leaking_host_is_killed(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40)
+    hosts = pool()
     leaking, sound = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(leaking, FOREVER), run_samples(sound, FOREVER)
     sizes = {leaking.pid: 2 << 40, sound.pid: 1 << 30}
@@ -312,11 +267,10 @@ async def test_only_the_leaking_host_is_killed(
     assert "2,199,023 MB, above the budget of 1,099,512 MB, and was killed" in ended.detail
     assert not kept.done()
     assert not sound.is_closed
-    await hosts.close()
 
 
-async def test_single_host_above_the_budget_stays_unless_it_grows(models: Path) -> None:
-    hosts = HostPool(models, memory_bytes=1)
+async def test_single_host_above_the_budget_stays_unless_it_grows(pool: Pools) -> None:
+    hosts = pool(memory_bytes=1)
     host = await hosts.load(TWICE)
     ended = run_samples(host, FOREVER)
     await hosts.check_memory()
@@ -330,10 +284,10 @@ def sizes_of(monkeypatch: pytest.MonkeyPatch, sizes: Callable[[int], int]) -> No
 
 
 async def test_limit_unloads_idle_sessions_before_it_kills(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = HostMemory(1000 << 20)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     busy = await hosts.load(TWICE)
     ended = run_samples(busy, FOREVER)
     await hosts.load(LABELLED)
@@ -342,7 +296,6 @@ async def test_limit_unloads_idle_sessions_before_it_kills(
     assert hosts.resident_sessions() == [TWICE]
     assert not ended.done()
     assert memory.used_bytes() == 600 << 20
-    await hosts.close()
 
 
 def before_evictions(
@@ -358,9 +311,9 @@ def before_evictions(
 
 
 async def test_host_that_others_make_room_for_is_not_killed_meanwhile(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
+    hosts = pool(memory=HostMemory(100_000_000))
     old = await hosts.load(LABELLED)
     sizes_of(monkeypatch, lambda pid: 40_000_000 if pid == old.pid else 70_000_000)
     monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
@@ -375,14 +328,13 @@ async def test_host_that_others_make_room_for_is_not_killed_meanwhile(
     await samples.wait()
     assert not host.is_closed
     assert hosts.resident_sessions() == [TWICE]
-    await hosts.close()
 
 
 async def test_host_that_dies_while_others_make_room_is_not_resident(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = HostMemory(100_000_000)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     old = await hosts.load(LABELLED)
     sizes_of(monkeypatch, lambda _pid: 60_000_000)
     monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
@@ -396,7 +348,6 @@ async def test_host_that_dies_while_others_make_room_is_not_resident(
     with pytest.raises(Unavailable, match="has exited"):
         await hosts.load(TWICE)
     assert hosts.resident_sessions() == []
-    await hosts.close()
 
 
 async def waiting_for_room(memory: HostMemory, session: Session) -> HostProcess:
@@ -413,10 +364,10 @@ async def waiting_for_room(memory: HostMemory, session: Session) -> HostProcess:
 
 
 async def test_limit_kills_a_host_that_waits_for_room_before_one_that_serves(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = HostMemory(1_000_000_000)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     busy = await hosts.load(TWICE)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
     run = busy.run_samples(0, FOREVER, lambda _: None, ended.set_result)
@@ -436,15 +387,14 @@ async def test_limit_kills_a_host_that_waits_for_room_before_one_that_serves(
             await loads[0]
         busy.stop_run(run)
         assert (await ended).outcome is Outcome.STOPPED
-    await hosts.close()
 
 
 @pytest.mark.parametrize("exits", [False, True], ids=["killed", "exited"])
 async def test_preload_that_is_aborted_while_it_waits_for_room_has_not_failed(
-    models: Path, changes: Changes, *, exits: bool
+    pool: Pools, changes: Changes, *, exits: bool
 ) -> None:
     memory = HostMemory()
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, on_change=changes.append)
+    hosts = pool(memory=memory)
     async with asyncio.timeout(60):
         async with memory.enforcing:
             preload = hosts.preload(TWICE)
@@ -455,7 +405,6 @@ async def test_preload_that_is_aborted_while_it_waits_for_room_has_not_failed(
         with pytest.raises(PreloadAborted, match="the power mode changes"):
             await preload
     assert changes == [SessionChange(TWICE, resident=False)]
-    await hosts.close()
 
 
 async def test_preload_whose_host_dies_before_it_is_resident_fails(
@@ -476,9 +425,9 @@ async def test_preload_whose_host_dies_before_it_is_resident_fails(
 
 
 async def test_load_is_not_refused_for_a_host_that_exceeds_the_limit_alone(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(100_000_000))
+    hosts = pool(memory=HostMemory(100_000_000))
     large = await hosts.load(LABELLED)
     cut = run_samples(large, FOREVER)
     sizes_of(monkeypatch, lambda pid: 150_000_000 if pid == large.pid else 10_000_000)
@@ -487,13 +436,12 @@ async def test_load_is_not_refused_for_a_host_that_exceeds_the_limit_alone(
     assert "used 150 MB, above the 100 MB" in (await cut).detail
     assert not host.is_closed
     assert hosts.resident_sessions() == [TWICE]
-    await hosts.close()
 
 
 async def test_limit_kills_the_largest_busy_host_with_a_reason(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=HostMemory(1_000_000_000))
+    hosts = pool(memory=HostMemory(1_000_000_000))
     large, small = await hosts.load(TWICE), await hosts.load(LABELLED)
     cut, kept = run_samples(large, FOREVER), run_samples(small, FOREVER)
     sizes_of(monkeypatch, {large.pid: 1_500_000_000, small.pid: 600_000_000}.__getitem__)
@@ -502,30 +450,29 @@ async def test_limit_kills_the_largest_busy_host_with_a_reason(
     assert ended.fault is Fault.HOST_DIED
     assert "used 1,500 MB, above the 1,000 MB that --memory-mb allows" in ended.detail
     assert not kept.done()
-    await hosts.close()
 
 
-async def test_load_that_exceeds_the_limit_between_two_samples_is_refused(models: Path) -> None:
+async def test_load_that_exceeds_the_limit_between_two_samples_is_refused(pool: Pools) -> None:
     memory = HostMemory(5_000_000)  # of which no sample is taken
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     with pytest.raises(TooLarge, match="MB, above the 5 MB that --memory-mb allows"):
         await hosts.load(TWICE)
     assert not hosts.resident_sessions()
     assert not memory.hosts
-    await hosts.close()
 
 
 @pytest.mark.parametrize(("pinned", "error"), [([], None), ([LABELLED], CrowdedOut)])
 @pytest.mark.parametrize("inspects", [False, True])
 async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
     models: Path,
+    pool: Pools,
     monkeypatch: pytest.MonkeyPatch,
     pinned: list[Session],
     error: type[Exception] | None,
     inspects: bool,
 ) -> None:
     memory = HostMemory(100_000_000)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=pinned)
+    hosts = pool(memory=memory, pinned=pinned)
     sizes_of(monkeypatch, lambda _pid: 40_000_000)
     monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
     await hosts.load(LABELLED)
@@ -536,15 +483,12 @@ async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
             await hosts.load(TWICE)
     kept = [] if inspects else [TWICE]
     assert hosts.resident_sessions() == ([LABELLED] if error else kept)
-    await hosts.close()
 
 
 async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes: list[SessionChange] = []
-    memory = HostMemory(1_000_000_000)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory, on_change=changes.append)
+    hosts = pool(memory=HostMemory(1_000_000_000))
     sizes_of(monkeypatch, lambda _pid: 10_000_000)
     monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 995_000_000)
     await hosts.load(LABELLED)
@@ -552,7 +496,6 @@ async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
         await hosts.preload(TWICE)
     assert (changes[-1].session, changes[-1].no_room, changes[-1].error) == (TWICE, True, None)
     assert hosts.resident_sessions() == [LABELLED]
-    await hosts.close()
 
 
 @pytest.mark.parametrize(
@@ -564,7 +507,7 @@ async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
     ],
 )
 async def test_limit_kills_what_is_being_loaded_before_what_serves(
-    models: Path,
+    pool: Pools,
     monkeypatch: pytest.MonkeyPatch,
     size_mb: int,
     other_mb: int,
@@ -572,8 +515,8 @@ async def test_limit_kills_what_is_being_loaded_before_what_serves(
     reason: str,
 ) -> None:
     memory = HostMemory(100_000_000)
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
-    pinned = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=[LABELLED])
+    hosts = pool(memory=memory)
+    pinned = pool(memory=memory, pinned=[LABELLED])
     other = await pinned.load(LABELLED)
     loading = hosts.load(TWICE)
     await until(lambda: len(memory.hosts) >= 2, 0.005)
@@ -583,8 +526,6 @@ async def test_limit_kills_what_is_being_loaded_before_what_serves(
         with pytest.raises(error, match=reason):
             await loading
     assert not other.is_closed
-    await pinned.close()
-    await hosts.close()
 
 
 def test_kernel_refuses_allocations_above_the_limit_of_a_host() -> None:
@@ -600,10 +541,10 @@ def test_kernel_refuses_allocations_above_the_limit_of_a_host() -> None:
 
 
 async def test_closing_does_not_wait_for_a_load(
-    models: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = HostMemory()
-    hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
+    hosts = pool(memory=memory)
     loading = hosts.load(TWICE)
     await until(lambda: memory.hosts, 0.001)
     (host,) = memory.hosts
@@ -641,8 +582,8 @@ def _oom_score(pid: int) -> str:
     return Path(f"/proc/{pid}/oom_score").read_text()
 
 
-async def test_close_does_not_wait_for_runs_of_a_retired_host(models: Path) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40)
+async def test_close_does_not_wait_for_runs_of_a_retired_host(pool: Pools) -> None:
+    hosts = pool()
     ended = run_samples(await hosts.load(TWICE), FOREVER)
     hosts.retire(TWICE.engine)
     await hosts.close()
@@ -650,8 +591,8 @@ async def test_close_does_not_wait_for_runs_of_a_retired_host(models: Path) -> N
     assert psutil.Process().children() == []
 
 
-async def test_size_of_a_loaded_session_is_told(models: Path, changes: Changes) -> None:
-    hosts = HostPool(models, memory_bytes=1 << 40, on_change=changes.append)
+async def test_size_of_a_loaded_session_is_told(pool: Pools, changes: Changes) -> None:
+    hosts = pool()
     await hosts.load(TWICE)
     await hosts.close()
     [size] = hosts.session_bytes().values()

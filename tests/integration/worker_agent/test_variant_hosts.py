@@ -4,8 +4,8 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,11 @@ import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.integration.worker_agent.conftest import Changes, Pools
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.sessions import SessionChange
 from worker_agent.ipc import RunEnded
 
 FAMILY = EngineName("family")
@@ -87,22 +87,18 @@ def slow_family(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def slow_hosts(slow_family: Path) -> AsyncIterator[HostPool]:
-    hosts = HostPool(slow_family, memory_bytes=1 << 40)
-    yield hosts
-    await hosts.close()
+def slow_hosts(slow_family: Path, new_pool: Pools) -> HostPool:
+    return new_pool(slow_family)
 
 
 @pytest.fixture
-def changes() -> list[SessionChange]:
-    return []
+def pool(family: Path, new_pool: Pools) -> Pools:
+    return partial(new_pool, family)
 
 
 @pytest.fixture
-async def hosts(family: Path, changes: list[SessionChange]) -> AsyncIterator[HostPool]:
-    hosts = HostPool(family, memory_bytes=1 << 40, on_change=changes.append)
-    yield hosts
-    await hosts.close()
+def hosts(pool: Pools) -> HostPool:
+    return pool()
 
 
 async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
@@ -162,7 +158,7 @@ async def test_variants_share_a_process_and_name_the_one_that_answers(hosts: Hos
 
 
 async def test_variant_that_cannot_be_loaded_costs_only_itself(
-    hosts: HostPool, changes: list[SessionChange]
+    hosts: HostPool, changes: Changes
 ) -> None:
     host = await hosts.load(session("large"))
     for name, reason in (("truncated", "damaged"), ("other", "outputs"), ("missing", "missing")):
@@ -207,9 +203,7 @@ async def test_one_variant_is_unloaded_and_loaded_again(hosts: HostPool) -> None
     assert await answer(host, "large") == ("1.large", 1.0)
 
 
-async def test_crash_costs_all_variants_of_the_host(
-    hosts: HostPool, changes: list[SessionChange]
-) -> None:
+async def test_crash_costs_all_variants_of_the_host(hosts: HostPool, changes: Changes) -> None:
     host = await hosts.load(session("large"))
     await hosts.load(session("small"))
     os.kill(host.pid, signal.SIGSEGV)
@@ -221,23 +215,20 @@ async def test_crash_costs_all_variants_of_the_host(
 
 @pytest.mark.parametrize("computes", [False, True])
 async def test_hung_host_is_killed_while_a_variant_is_unloaded(
-    family: Path, *, computes: bool
+    pool: Pools, *, computes: bool
 ) -> None:
-    hosts = HostPool(family, memory_bytes=1 << 40, on_change=lambda _: None, hang_timeout_s=0.5)
-    try:
-        host = await hosts.load(session("large"))
-        await hosts.load(session("small"))
-        await until(lambda: host._watchdog is None, 0.01)
-        os.kill(host.pid, signal.SIGSTOP)
-        ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-        if computes:
-            host.run_query(b"", ended.set_result, variant="small")
-        async with asyncio.timeout(30):
-            assert await hosts.unload(session("large"))
-            await until(lambda: host.is_closed, 0.01)
-            assert not computes or (await ended).fault is Fault.HOST_DIED
-    finally:
-        await hosts.close()
+    hosts = pool(hang_timeout_s=0.5)
+    host = await hosts.load(session("large"))
+    await hosts.load(session("small"))
+    await until(lambda: host._watchdog is None, 0.01)
+    os.kill(host.pid, signal.SIGSTOP)
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    if computes:
+        host.run_query(b"", ended.set_result, variant="small")
+    async with asyncio.timeout(30):
+        assert await hosts.unload(session("large"))
+        await until(lambda: host.is_closed, 0.01)
+        assert not computes or (await ended).fault is Fault.HOST_DIED
 
 
 async def test_eviction_of_a_variant_does_not_wait_for_the_runs_of_another(
@@ -260,54 +251,43 @@ async def test_eviction_of_a_variant_does_not_wait_for_the_runs_of_another(
 
 @pytest.mark.parametrize("ending", ["crash", "hang"])
 async def test_variant_that_waits_to_be_loaded_is_not_blamed_for_the_end_of_its_host(
-    family: Path, ending: str
+    pool: Pools, ending: str
 ) -> None:
-    hosts = HostPool(family, memory_bytes=1 << 40, hang_timeout_s=1.0 if ending == "hang" else 60.0)
-    try:
-        host = await hosts.load(session("large"))
-        await stop(host)  # it is computing
-        computing = asyncio.create_task(answer(host, "large"))
-        loading = hosts.load(session("small"))
-        await asyncio.sleep(0)  # both are sent
-        await asyncio.sleep(0)
-        if ending == "crash":
-            crash(host)
-        async with asyncio.timeout(60):
-            with pytest.raises(Unavailable):
-                await loading
-            with pytest.raises(AssertionError, match="killed" if ending == "hang" else "signal"):
-                await computing
-        assert hosts.unusable_sessions() == []
-        hosts._hang_timeout_s = 60.0  # the new host may be slow on a busy machine
-        assert await answer(await hosts.load(session("small")), "small") == ("1.small", 2.0)
-    finally:
-        await hosts.close()
+    hosts = pool(hang_timeout_s=1.0 if ending == "hang" else 60.0)
+    host = await hosts.load(session("large"))
+    await stop(host)  # it is computing
+    computing = asyncio.create_task(answer(host, "large"))
+    loading = hosts.load(session("small"))
+    await asyncio.sleep(0)  # both are sent
+    await asyncio.sleep(0)
+    if ending == "crash":
+        crash(host)
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable):
+            await loading
+        with pytest.raises(AssertionError, match="killed" if ending == "hang" else "signal"):
+            await computing
+    assert hosts.unusable_sessions() == []
+    hosts._hang_timeout_s = 60.0  # the new host may be slow on a busy machine
+    assert await answer(await hosts.load(session("small")), "small") == ("1.small", 2.0)
 
 
-async def test_memory_budget_evicts_variants_one_by_one(
-    family: Path, changes: list[SessionChange]
-) -> None:
-    hosts = HostPool(family, memory_bytes=1, on_change=changes.append)
-    try:
-        host = await hosts.load(session("large"))
-        assert await hosts.load(session("small")) is host
-        assert hosts.resident_sessions() == [session("small")]
-    finally:
-        await hosts.close()
+async def test_memory_budget_evicts_variants_one_by_one(pool: Pools) -> None:
+    hosts = pool(memory_bytes=1)
+    host = await hosts.load(session("large"))
+    assert await hosts.load(session("small")) is host
+    assert hosts.resident_sessions() == [session("small")]
 
 
 async def test_variant_whose_load_exceeds_the_limit_between_two_samples_is_refused(
-    family: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = HostPool(family, memory_bytes=1 << 40, memory=HostMemory(1 << 30))
-    try:
-        host = await hosts.load(session("large"))
-        monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 2 << 30)
-        with pytest.raises(ConfigurationUnusable, match="above the 1,074 MB"):
-            await hosts.load(session("small"))
-        await until(lambda: host.is_closed, 0.01)
-    finally:
-        await hosts.close()
+    hosts = pool(memory=HostMemory(1 << 30))
+    host = await hosts.load(session("large"))
+    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 2 << 30)
+    with pytest.raises(ConfigurationUnusable, match="above the 1,074 MB"):
+        await hosts.load(session("small"))
+    await until(lambda: host.is_closed, 0.01)
 
 
 async def test_variant_loaded_into_a_host_that_accepts_no_more_runs_is_not_resident(
