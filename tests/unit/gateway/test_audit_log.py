@@ -45,10 +45,7 @@ class Harness:
         self.lines: list[str] = []
         self.timers: list[Timer] = []
         self.time = 1700000000.0
-        self.log = AuditLog(self.append, lambda: self.time, self.call_later)
-
-    def append(self, line: str) -> None:
-        self.lines.append(line)
+        self.log = AuditLog(self.lines.append, lambda: self.time, self.call_later)
 
     def call_later(self, _seconds: float, callback: Callable[[], None]) -> Timer:
         self.timers.append(Timer(callback))

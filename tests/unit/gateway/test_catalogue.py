@@ -11,6 +11,14 @@ from synergai.errors import EngineNotFound, Unavailable
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 
 
+def serving(*engines: Engine) -> Catalogue:
+    """Return a catalogue of workers of which each serves an engine."""
+    catalogue = Catalogue()
+    for worker_id, engine in zip((W1, W2), engines, strict=False):
+        catalogue.update(worker_id, engine)
+    return catalogue
+
+
 def pending(engine: Engine) -> Engine:
     return replace(engine, inputs=(), outputs=(), fault="it is being inspected", pending=True)
 
@@ -39,8 +47,7 @@ def names(engine: Engine) -> list[str]:
 def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
     engine: Engine,
 ) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a", int8="b"))
+    catalogue = serving(family(engine, full="a", int8="b"))
     resolved = catalogue.update(W2, family(engine, int8="x", full="a", p25="c"))
     assert names(resolved[W1]) == ["full", "int8"]
     assert (names(resolved[W2]), resolved[W2].digest) == (["full", "p25"], "a")
@@ -54,9 +61,7 @@ def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
 
 
 def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a", int8="b"))
-    catalogue.update(W2, family(engine, full="a", int8="x"))
+    catalogue = serving(family(engine, full="a", int8="b"), family(engine, full="a", int8="x"))
     catalogue.find("echo")
     assert names(catalogue.update(W1, family(engine, full="a"))[W2]) == ["full", "int8"]
     assert not list(catalogue.conflicts)
@@ -66,13 +71,11 @@ def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None
 
 
 def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a"))
+    catalogue = serving(family(engine, full="a"))
     fault = catalogue.update(W2, replace(engine, digest="x"))[W2].fault
     assert "its file of SHA-256 x… is none of the variants in service" in fault
     assert "it has no variants" in catalogue.update(W2, replace(engine, digest=""))[W2].fault
-    catalogue = Catalogue()
-    catalogue.update(W1, replace(engine, digest="x"))
+    catalogue = serving(replace(engine, digest="x"))
     fault = catalogue.update(W2, family(engine, full="a"))[W2].fault
     assert "none of its variants is the file of SHA-256 x… in service" in fault
 
@@ -95,8 +98,7 @@ def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: E
 
 
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
+    catalogue = serving(engine)
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
     assert "differs" in catalogue.update(W2, other)[W2].fault
     assert catalogue.find("echo") == engine
@@ -128,8 +130,7 @@ def faults(engines: dict[WorkerId, Engine]) -> set[WorkerId]:
 
 
 def test_worker_with_another_file_does_not_serve_the_engine(engine: Engine, other: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
+    catalogue = serving(engine)
     assert faults(catalogue.update(W3, other)) == {W3}
     [conflict] = catalogue.conflicts
     assert conflict[:5] == (W3, "echo", "", "b" * 64, "a" * 64)
@@ -139,9 +140,7 @@ def test_worker_with_another_file_does_not_serve_the_engine(engine: Engine, othe
 def test_worker_connected_the_longest_decides_until_a_client_has_asked(
     engine: Engine, other: Engine
 ) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    catalogue.update(W2, other)
+    catalogue = serving(pending(engine), other)
     # The inspection of the first took longer.
     assert faults(catalogue.update(W1, engine)) == {W2}
 
@@ -232,8 +231,7 @@ def test_worker_that_serves_no_version_of_the_store_does_not_come_first(
 
 
 def test_withdrawn_engine_does_not_count(engine: Engine, other: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
+    catalogue = serving(engine)
     catalogue.find("echo")
     catalogue.update(W2, other)
     assert catalogue.withdraw(W1, ECHO) == {W2: other}
@@ -256,8 +254,7 @@ async def start_waiting(catalogue: Catalogue, count: int = 1) -> list[asyncio.Ta
 
 
 async def test_cancelled_waiter_leaves_the_others_waiting(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
+    catalogue = serving(pending(engine))
     cancelled, other = await start_waiting(catalogue, 2)
     cancelled.cancel()
     await asyncio.wait([cancelled])
@@ -268,8 +265,7 @@ async def test_cancelled_waiter_leaves_the_others_waiting(engine: Engine) -> Non
 
 
 def test_engine_that_no_worker_can_run_is_dropped(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
+    catalogue = serving(engine)
     assert not catalogue.drop(ECHO)
     catalogue.update(W1, pending(engine))
     assert not catalogue.drop(ECHO)

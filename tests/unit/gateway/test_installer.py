@@ -61,27 +61,18 @@ def test_installation_starts_the_unit_with_a_file_for_settings(root: Path, syste
 
 
 @pytest.mark.usefixtures("systemd")
-def test_settings_stay_until_purged(root: Path) -> None:
-    settings = write_settings(root, "SYNERGAI_GATEWAY_POLICY=edf\n")
-    install(root)
-    execute(list(removal_steps()), root)
-    assert settings.read_text() == "SYNERGAI_GATEWAY_POLICY=edf\n"
-    execute(list(removal_steps(purge=True)), root)
-    assert not settings.exists()
-
-
-@pytest.mark.usefixtures("systemd")
 def test_uninstalling_keeps_settings_and_jobs_unless_purged(root: Path) -> None:
+    settings = write_settings(root, "SYNERGAI_GATEWAY_POLICY=edf\n")
     install(root)
     link, state = (root / path.lstrip("/") for path in STATE_DIRECTORIES)
     state.mkdir(parents=True)
     link.symlink_to(state)
     execute(list(removal_steps()), root)
     assert not (root / UNIT).exists()
-    assert (root / ENVIRONMENT.lstrip("/")).exists()
+    assert settings.read_text() == "SYNERGAI_GATEWAY_POLICY=edf\n"
     assert state.exists()
     execute(list(removal_steps(purge=True)), root)
-    assert not (root / ENVIRONMENT.lstrip("/")).exists()
+    assert not settings.exists()
     assert not state.exists()
     assert not link.is_symlink()
 

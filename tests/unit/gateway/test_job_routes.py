@@ -1,7 +1,7 @@
 """Choice among chains of stages for jobs."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import pytest
@@ -25,12 +25,13 @@ from tests.waiting import turns
 
 NET = EngineName("net")
 SEGMENT_S = 0.01
+WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
 
 
 class Fleet:
     """Workers `a` and `b`, whose stages take 10 ms for each segment, times the worker's pace."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, a: Sequence[Engine] = (), b: Sequence[Engine] = ()) -> None:
         self.clock = FakeClock()
         self.catalogue = Catalogue()
         self.fleet = {name: make_worker(name) for name in ("a", "b")}
@@ -53,6 +54,8 @@ class Fleet:
         self.fails = False
         self.all_run = True
         self.are_profiled = True
+        self.add("a", *a)
+        self.add("b", *b)
 
     def profiles(self, worker: ConnectedWorker) -> list[tuple[ProfileEntry, float | None]]:
         return [
@@ -85,6 +88,17 @@ class Fleet:
     def chain(self, engine: EngineName = NET) -> list[tuple[int, int]]:
         return places(self.routes.of_jobs(engine))
 
+    def cut_at_4(self) -> None:
+        """Add the stages of a cut that is better than the others."""
+        self.add("a", stage(0, 4))
+        self.add("b", stage(4, 9))
+
+    def slow_down(self) -> list[tuple[int, int]]:
+        """Slow the worker of the longer stage down; return the chain before."""
+        before = self.chain()
+        self.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+        return before
+
     async def review(self, times: int = 1) -> None:
         """Run queries of all stages, or those of the chain, and review the chains."""
         for _ in range(times):
@@ -104,15 +118,11 @@ class Fleet:
 @pytest.fixture
 def fleet() -> Fleet:
     """Two cuts: after 3 and after 6 of 9 segments."""
-    fleet = Fleet()
-    fleet.add("a", stage(0, 3), stage(0, 6))
-    fleet.add("b", stage(3, 9), stage(6, 9))
-    return fleet
+    return Fleet(a=[stage(0, 3), stage(0, 6)], b=[stage(3, 9), stage(6, 9)])
 
 
 def test_jobs_run_in_the_chain_whose_slowest_stage_is_the_fastest(fleet: Fleet) -> None:
-    fleet.add("a", stage(0, 4))
-    fleet.add("b", stage(4, 9))
+    fleet.cut_at_4()
     assert fleet.chain() == [(0, 4), (4, 9)]
     assert fleet.routes.reason(JobSpec(engine=NET, queries=1)).startswith(
         "50 ms between queries are expected, 60 ms"
@@ -123,9 +133,7 @@ def test_slow_link_makes_a_cut_with_a_smaller_tensor_better() -> None:
     large = (TensorSpec("t5", "FP32", (1, 400)),)
     cuts = replace(stage(0, 5), outputs=large), replace(stage(5, 9), inputs=large)
     for bytes_per_s, chain in ((1e6, [(0, 5), (5, 9)]), (1e4, [(0, 3), (3, 9)])):
-        fleet = Fleet()
-        fleet.add("a", stage(0, 3), cuts[0])
-        fleet.add("b", stage(3, 9), cuts[1])
+        fleet = Fleet(a=[stage(0, 3), cuts[0]], b=[stage(3, 9), cuts[1]])
         for worker in fleet.fleet.values():
             worker.received_bytes_per_s = bytes_per_s
         assert fleet.chain() == chain
@@ -137,21 +145,17 @@ def test_slow_link_makes_a_cut_with_a_smaller_tensor_better() -> None:
 def test_split_has_to_be_faster_than_all_workers_that_have_the_engine_whole(
     replicas: str, chain: list[tuple[int, int]]
 ) -> None:
-    fleet = Fleet()
-    fleet.add("a", stage(0, 4))
-    fleet.add("b", stage(4, 9))
+    fleet = Fleet(a=[stage(0, 4)], b=[stage(4, 9)])
     for name in replicas:
-        whole = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
-        fleet.add(name, whole)
+        fleet.add(name, WHOLE)
     assert fleet.chain() == chain
 
 
 async def test_slower_worker_gives_a_segment_away_once_that_persists(fleet: Fleet) -> None:
-    before = fleet.chain()
+    fleet.chain()
     await fleet.review(REVIEWS)
     assert not fleet.moves
-    slow = "a" if before == [(0, 6), (6, 9)] else "b"
-    fleet.pace[slow] = 3.0
+    before = fleet.slow_down()
     await fleet.review(REVIEWS - 1)
     assert not fleet.moves, "it may pass"
     await fleet.review()
@@ -182,8 +186,7 @@ async def test_change_that_passes_moves_nothing(fleet: Fleet) -> None:
 
 
 async def test_job_moves_back_once_a_slow_down_is_over(fleet: Fleet) -> None:
-    fleet.add("a", stage(0, 4))
-    fleet.add("b", stage(4, 9))
+    fleet.cut_at_4()
     fleet.all_run = False
     assert fleet.chain() == [(0, 4), (4, 9)]
     await fleet.review(REVIEWS)
@@ -194,8 +197,7 @@ async def test_job_moves_back_once_a_slow_down_is_over(fleet: Fleet) -> None:
 
 
 async def test_stages_that_have_not_run_are_compared_as_they_were_inspected(fleet: Fleet) -> None:
-    fleet.add("a", stage(0, 4))
-    fleet.add("b", stage(4, 9))
+    fleet.cut_at_4()
     fleet.all_run = fleet.are_profiled = False
     for worker in fleet.fleet.values():  # idle machines are faster
         worker.engines = {
@@ -218,23 +220,21 @@ async def test_choice_for_a_floor_without_jobs_is_forgotten(fleet: Fleet) -> Non
 
 
 async def test_few_queries_are_not_worth_the_loads(fleet: Fleet) -> None:
-    before = fleet.chain()
     fleet.left = 3
-    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    fleet.slow_down()
     await fleet.review(2 * REVIEWS)
     assert not fleet.moves
     for worker in fleet.fleet.values():
         worker.sessions = {Session(e, worker.configurations[0]) for e in worker.engines}
     fleet.pace = dict.fromkeys(fleet.fleet, 1.0)
     await fleet.review(REVIEWS)
-    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    fleet.slow_down()
     await fleet.review(REVIEWS)
     assert fleet.moves, "everything is loaded"
 
 
 async def test_chain_serves_on_if_another_one_cannot_be_loaded(fleet: Fleet) -> None:
-    before, fleet.fails = fleet.chain(), True
-    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    before, fleet.fails = fleet.slow_down(), True
     await fleet.review(2 * REVIEWS)
     assert fleet.chain() == before
 
@@ -242,7 +242,7 @@ async def test_chain_serves_on_if_another_one_cannot_be_loaded(fleet: Fleet) -> 
 async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
     fleet: Fleet,
 ) -> None:
-    before, loading = fleet.chain(), asyncio.Event()
+    loading = asyncio.Event()
     ended: list[EngineName] = []
 
     async def load(engine: EngineName, _on: Collection[str]) -> None:
@@ -253,7 +253,7 @@ async def test_move_ends_with_its_last_load_although_an_earlier_one_has_failed(
         ended.append(engine)
 
     fleet.routes._load = load
-    fleet.pace["a" if before == [(0, 6), (6, 9)] else "b"] = 3.0
+    before = fleet.slow_down()
     await fleet.review(2 * REVIEWS)
     assert fleet.routes._moves
     loading.set()
@@ -315,7 +315,7 @@ def with_large_cut(**links: SentOver | None) -> Fleet:
     large = (TensorSpec("t5", "FP32", (1, 10_000)),)
     fleet.add("a", replace(stage(0, 5), outputs=large))
     fleet.add("b", replace(stage(5, 9), inputs=large))
-    fleet.add("a", replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64))
+    fleet.add("a", WHOLE)
     for name, link in links.items():
         fleet.fleet[name].peer_address = "10.0.0.1:9000"
         fleet.fleet[name].measure_link = lambda link=link: link  # type: ignore[misc]
@@ -360,38 +360,30 @@ def early(first: int, last: int, rate: float = 0.0, accuracy: float = 0.95) -> E
     return replace(stage(first, last), exit=exit_, digest=f"{first}-{last}")
 
 
-WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
-
-
 def test_stages_behind_an_exit_count_for_the_queries_that_continue() -> None:
     for rate, chain in ((0.0, [(0, 5), (5, 9)]), (0.6, [(0, 3), (3, 9)])):
-        fleet = Fleet()
-        fleet.add("a", early(0, 3, rate), early(0, 5))
-        fleet.add("b", stage(3, 9), stage(5, 9))
+        fleet = Fleet(a=[early(0, 3, rate), early(0, 5)], b=[stage(3, 9), stage(5, 9)])
         assert fleet.chain() == chain
 
 
 def test_tensors_behind_an_exit_count_for_the_queries_that_continue() -> None:
     large = (TensorSpec("t6", "FP32", (1, 500)),)
     for rate, chain in ((0.0, []), (0.9, [(0, 6), (6, 9)])):
-        fleet = Fleet()
-        fleet.add("a", replace(early(0, 6, rate), outputs=large), WHOLE)
-        fleet.add("b", replace(stage(6, 9), inputs=large))
+        fleet = Fleet(
+            a=[replace(early(0, 6, rate), outputs=large), WHOLE],
+            b=[replace(stage(6, 9), inputs=large)],
+        )
         fleet.fleet["a"].received_bytes_per_s = 1e4
         assert fleet.chain() == chain
 
 
 def test_the_whole_engine_may_follow_an_exit() -> None:
-    fleet = Fleet()
-    fleet.add("a", early(0, 3, rate=0.9))
-    fleet.add("b", WHOLE)
+    fleet = Fleet(a=[early(0, 3, rate=0.9)], b=[WHOLE])
     assert [each.name for each in fleet.routes.of_jobs(NET)] == [stage(0, 3).name, NET]
 
 
 async def test_jobs_move_once_more_queries_leave_than_at_calibration() -> None:
-    fleet = Fleet()
-    fleet.add("a", early(0, 3), early(0, 5))
-    fleet.add("b", stage(3, 9), stage(5, 9))
+    fleet = Fleet(a=[early(0, 3), early(0, 5)], b=[stage(3, 9), stage(5, 9)])
     assert fleet.chain() == [(0, 5), (5, 9)]
     await fleet.review(REVIEWS)
     assert not fleet.moves
@@ -402,9 +394,7 @@ async def test_jobs_move_once_more_queries_leave_than_at_calibration() -> None:
 
 
 def test_queries_do_not_leave_where_the_floor_of_their_job_is_not_held() -> None:
-    fleet = Fleet()
-    fleet.add("a", early(0, 3, 0.6, accuracy=0.9), early(0, 5))
-    fleet.add("b", stage(3, 9), stage(5, 9))
+    fleet = Fleet(a=[early(0, 3, 0.6, accuracy=0.9), early(0, 5)], b=[stage(3, 9), stage(5, 9)])
     assert fleet.chain() == [(0, 3), (3, 9)]
     assert places(fleet.routes.of_jobs(NET, 0.95)) == [(0, 5), (5, 9)]
     assert fleet.routes.of_jobs(NET, 0.97) == ()

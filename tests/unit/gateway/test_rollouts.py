@@ -77,6 +77,11 @@ class Fleet:
         for version in versions:
             self.catalogue.update(W1, of(version))
 
+    async def begin(self, share: float) -> None:
+        """Begin a rollout of version 2."""
+        self.serve("2")
+        await self.rollouts.start(ECHO, "2", share)
+
     def chosen(self, request_id: str = "") -> str:
         return split_version(self.versions.resolve(ECHO, "", request_id))[1]
 
@@ -134,8 +139,7 @@ async def test_of_two_rollouts_that_begin_at_the_same_time_one_is_refused(fleet:
 
 
 async def test_rollout_that_is_rolled_back_meanwhile_is_not_promoted(fleet: Fleet) -> None:
-    fleet.serve("2")
-    await fleet.rollouts.start(ECHO, "2", 0.1)
+    await fleet.begin(0.1)
     ended = await asyncio.gather(
         fleet.rollouts.roll_back(ECHO), fleet.rollouts.promote(ECHO), return_exceptions=True
     )
@@ -168,9 +172,8 @@ def test_growing_share_only_moves_requests_to_the_new_version(
 
 @pytest.mark.parametrize("share", [-0.01, 1.1, math.nan, math.inf])
 async def test_share_beyond_all_requests_is_refused(fleet: Fleet, share: float) -> None:
-    fleet.serve("2")
     with pytest.raises(InvalidInput, match="share must be from 0 % to 100 %"):
-        await fleet.rollouts.start(ECHO, "2", share)
+        await fleet.begin(share)
     assert fleet.policy == LATEST
 
 
@@ -194,8 +197,7 @@ async def test_rollout_grows_and_is_promoted(fleet: Fleet) -> None:
 
 
 async def test_rollout_is_rolled_back_to_the_old_version(fleet: Fleet) -> None:
-    fleet.serve("2")
-    await fleet.rollouts.start(ECHO, "2", 0.5)
+    await fleet.begin(0.5)
     await fleet.rollouts.roll_back(ECHO)
     assert fleet.counts() == {"1": len(IDS)}
     await fleet.rollouts.follow_latest(ECHO)
@@ -205,8 +207,7 @@ async def test_rollout_is_rolled_back_to_the_old_version(fleet: Fleet) -> None:
 
 async def test_new_version_gets_requests_once_it_is_loaded(fleet: Fleet) -> None:
     fleet.loader.waits["echo/2"] = asyncio.Event()
-    fleet.serve("2")
-    rollout = asyncio.create_task(fleet.rollouts.start(ECHO, "2", 1.0))
+    rollout = asyncio.create_task(fleet.begin(1.0))
     await turns()
     assert fleet.counts() == {"1": len(IDS)}
     fleet.loader.waits["echo/2"].set()
@@ -236,9 +237,8 @@ async def test_highest_version_that_cannot_be_loaded_does_not_take_over(fleet: F
 
 async def test_rollout_to_a_version_that_cannot_be_loaded_is_rolled_back(fleet: Fleet) -> None:
     fleet.loader.faults["echo/2"] = EngineUnusable("no memory")
-    fleet.serve("2")
     with pytest.raises(EngineUnusable, match="rolled back to version 1: no memory"):
-        await fleet.rollouts.start(ECHO, "2", 0.5)
+        await fleet.begin(0.5)
     await turns()
     assert fleet.policy == VersionPolicy(base="1", reason="no memory")
     assert fleet.store.written == {ECHO: fleet.policy}
@@ -246,8 +246,7 @@ async def test_rollout_to_a_version_that_cannot_be_loaded_is_rolled_back(fleet: 
 
 
 async def test_rollout_to_a_version_that_breaks_later_is_rolled_back(fleet: Fleet) -> None:
-    fleet.serve("2")
-    await fleet.rollouts.start(ECHO, "2", 0.5)
+    await fleet.begin(0.5)
     fleet.catalogue.update(WorkerId("w2"), of("2"))
     fleet.catalogue.update(W1, of("2", "it crashes"))
     assert fleet.policy.target == "2"
@@ -258,8 +257,7 @@ async def test_rollout_to_a_version_that_breaks_later_is_rolled_back(fleet: Flee
 
 
 async def test_requests_get_the_old_version_while_no_worker_has_the_new_one(fleet: Fleet) -> None:
-    fleet.serve("2")
-    await fleet.rollouts.start(ECHO, "2", 1.0)
+    await fleet.begin(1.0)
     fleet.catalogue.withdraw(W1, EngineName("echo/2"))
     assert fleet.counts() == {"1": len(IDS)}
     fleet.serve("2")
@@ -308,8 +306,7 @@ async def test_load_that_no_worker_can_do_now_is_tried_again(
 ) -> None:
     monkeypatch.setattr("gateway.hub.rollouts.RETRY_S", 0.0)
     fleet.loader.faults["echo/2"] = Unavailable("all workers are draining")
-    fleet.serve("2")
-    rollout = asyncio.create_task(fleet.rollouts.start(ECHO, "2", 1.0))
+    rollout = asyncio.create_task(fleet.begin(1.0))
     await turns()
     assert fleet.counts() == {"1": len(IDS)}
     fleet.loader.faults.clear()

@@ -36,13 +36,7 @@ def of_file(digest: str) -> Engine:
 
 
 class Setup:
-    """A dictionary with some entries, and workers that serve the old file.
-
-    Args:
-        path: the dictionary's file.
-        entries: its entries.
-        workers: the registered workers.
-    """
+    """A dictionary with some entries, and workers that serve the old file."""
 
     def __init__(
         self, path: Path, *entries: ProfileEntry, workers: Iterable[ConnectedWorker] = ()
@@ -61,7 +55,6 @@ class Setup:
         self.apply(self.served.engine_changed(changed, engine))
 
     def apply(self, events: Iterable[ProfilesAdded | ProfilesRemoved]) -> None:
-        """Apply events to the dictionary as the core does."""
         for event in events:
             for entry in event.entries:
                 if isinstance(event, ProfilesAdded):
@@ -147,14 +140,16 @@ def worker_with(engine: Engine, worker_id: str = "w1") -> ConnectedWorker:
     return worker
 
 
+def serve(harness: GatewayHarness, engine: Engine) -> None:
+    worker = worker_with(engine)
+    harness.catalogue.update(worker.id, engine)
+    harness.dispatcher.add_worker(worker)
+
+
 def measured(variant: str, accuracy: float, samples: int = 1000) -> ProfileEntry:
+    configuration = Configuration(1, variant=variant)
     return new_entry(
-        ECHO,
-        "test",
-        100.0,
-        Configuration(1, variant=variant),
-        accuracy=accuracy,
-        accuracy_samples=samples,
+        ECHO, "test", 100.0, configuration, accuracy=accuracy, accuracy_samples=samples
     )
 
 
@@ -207,9 +202,7 @@ async def test_engine_without_variants_has_no_versions_with_a_dot(harness: Gatew
 
 
 async def test_job_keeps_its_variant_and_floor(harness: GatewayHarness, family: Engine) -> None:
-    worker = worker_with(family)
-    harness.catalogue.update(worker.id, family)
-    harness.dispatcher.add_worker(worker)
+    serve(harness, family)
     spec = JobSpec(engine=EngineName(ECHO), variant="int8", min_accuracy=0.5)
     assert harness.versions.of_job(spec) == replace(spec, version="1")
     with pytest.raises(VersionNotFound):
@@ -221,9 +214,7 @@ async def test_job_keeps_its_variant_and_floor(harness: GatewayHarness, family: 
 async def test_request_below_its_floor_is_refused_at_once(
     harness: GatewayHarness, family: Engine
 ) -> None:
-    worker = worker_with(family)
-    harness.catalogue.update(worker.id, family)
-    harness.dispatcher.add_worker(worker)
+    serve(harness, family)
     floor = {"synergai_min_accuracy": InferParameter(string_param="0.95")}
     with pytest.raises(InvalidInput, match="reach"):
         harness.begin_request(parameters=floor)
@@ -231,9 +222,7 @@ async def test_request_below_its_floor_is_refused_at_once(
 
 
 async def test_pin_and_floor_reach_the_scheduler(harness: GatewayHarness, family: Engine) -> None:
-    worker = worker_with(family)
-    harness.catalogue.update(worker.id, family)
-    harness.dispatcher.add_worker(worker)
+    serve(harness, family)
     floor = {"synergai_min_accuracy": InferParameter(double_param=0.5)}
     request = harness.begin_request(model_version="1.int8", parameters=floor)
     assert (request.job.variant, request.job.min_accuracy) == ("int8", 0.5)
