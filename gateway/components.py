@@ -104,8 +104,7 @@ def build_entry(base: SharedComponents) -> EntryComponents:
         )
     )
     table = None if config.access is None else LiveTable(config.access)
-    listed = table is not None and table.content.workers is not None
-    check_exposure(config, workers_are_listed=listed)
+    check_exposure(config, warns=True)
     authenticator = None if table is None else _make_authenticator(base, table, admission)
     audit = _open_audit_log(base)
     return EntryComponents(

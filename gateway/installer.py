@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.entry.access.exposure import check_before_start
+from gateway.entry.access.exposure import check_exposure
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 from synergai.runtime.installation import (
@@ -51,7 +51,7 @@ def find_refusal(root: Path) -> str:
             for name in options_of(GatewaySettings)
             if (value := pairs.get(GatewaySettings.env_var(name)))
         }
-        check_before_start(GatewaySettings.load(given))
+        check_exposure(GatewaySettings.load(given))
     except InvalidInput as error:
         return str(error)
     return ""

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.calls.http.app import HttpApp, HttpServer
-from gateway.entry.access.exposure import check_before_start
+from gateway.entry.access.exposure import check_exposure
 from gateway.grpc_server import RefusingHandler, bind_server, current_connection_limits
 from synergai.errors import Unavailable
 from synergai.runtime.service import notify_ready
@@ -57,7 +57,7 @@ async def standing_by(config: GatewaySettings, leader: Callable[[], str]) -> Asy
 
     The port for agents stays closed, so that they try other gateways at once.
     """
-    await asyncio.to_thread(check_before_start, config)
+    await asyncio.to_thread(check_exposure, config)
 
     def refusal() -> Unavailable:
         return Unavailable(f"this gateway is a standby; the leader is {leader() or 'unknown'}")

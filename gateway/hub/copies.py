@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.store.store import EngineStore
     from gateway.hub.store.transfers import Missing, Pacer
+    from synergai.wire.server_call import ServerCall
 
 WITHIN_S: Final = 600.0
 """Time of one attempt; the next one continues where it has ended."""
@@ -68,7 +69,7 @@ class EngineCopies:
             del self._awaited[connection.id, engine]
 
     async def receive(
-        self, chunks: AsyncIterator[hub_pb2.EngineChunk]
+        self, chunks: AsyncIterator[hub_pb2.EngineChunk], _context: ServerCall | None = None
     ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
         """Store an engine that a worker was asked for; yield what the store lacks of it."""
         head = await _next(chunks)

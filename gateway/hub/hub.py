@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
     from synergai.runtime.clock import Clock
-    from synergai.v1 import store_pb2
     from synergai.wire.server_call import ServerCall
 
 _log = logging.getLogger(__name__)
@@ -89,8 +88,8 @@ class Hub:
             "synergai.v1.Hub",
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),
-                "Fetch": rpc.server_stream(self.fetch, hub_pb2.FetchRequest),
-                "Send": rpc.stream(self.send, hub_pb2.EngineChunk),
+                "Fetch": rpc.server_stream(self._placements.fetch, hub_pb2.FetchRequest),
+                "Send": rpc.stream(self._copies.receive, hub_pb2.EngineChunk),
             },
         )
 
@@ -98,18 +97,6 @@ class Hub:
         self._connections.close(Unavailable("the gateway is stopping"))
         await self._tasks.close()
         await self._work_streams.close()
-
-    def fetch(
-        self, request: hub_pb2.FetchRequest, _context: ServerCall | None
-    ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
-        """Serve content of the store to a registered agent; see `Placements.fetch`."""
-        return self._placements.fetch(request)
-
-    def send(
-        self, chunks: AsyncIterator[hub_pb2.EngineChunk], _context: ServerCall | None
-    ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
-        """Store an engine of a registered agent; see `EngineCopies.receive`."""
-        return self._copies.receive(chunks)
 
     async def control(
         self, requests: AsyncIterator[hub_pb2.AgentControl], context: ServerCall | None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.store import EngineStore
     from gateway.hub.store.transfers import Pacer
     from synergai.wire.agent_messages import PlacementReport
+    from synergai.wire.server_call import ServerCall
 
 MAX_FETCHES: Final = 2
 """Calls of one worker at a time: one that its agent has given up may not have ended yet."""
@@ -162,7 +163,7 @@ class Placements:
             )
 
     async def fetch(
-        self, request: hub_pb2.FetchRequest
+        self, request: hub_pb2.FetchRequest, _context: ServerCall | None = None
     ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
         """Yield content of a version that is placed on the calling worker, from an offset."""
         _, worker = self._connections.authenticate(request.session)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from gateway.entry.access.exposure import check_before_start
+from gateway.entry.access.exposure import check_exposure
 from synergai.errors import SynergaiError, Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.files import ready_file
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
     from types import TracebackType
 
-    from gateway.hub.hub import Hub
-    from gateway.hub.work_streams import WorkStreams
+    from gateway.app import AgentComponents
     from gateway.serve.serve_settings import ServeSettings
     from gateway.server import Gateway, GatewayProcess
     from synergai.v1 import store_pb2
@@ -54,9 +53,7 @@ class LocalHub:
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[LocalConnection, None]:
         gateway = await asyncio.shield(self._gateway)
-        connection = LocalConnection(
-            gateway.app.agents.hub, gateway.app.agents.work_streams, on_joined=self.joined.set
-        )
+        connection = LocalConnection(gateway.app.agents, self.joined.set)
         async with aclosing(connection.responses):
             try:
                 yield connection
@@ -69,15 +66,12 @@ class LocalHub:
 class LocalConnection:
     """A connection to a hub in this process; implements the agent's `HubConnection`."""
 
-    def __init__(
-        self, hub: Hub, work_streams: WorkStreams, *, on_joined: Callable[[], None]
-    ) -> None:
-        self._hub = hub
-        self._work_streams = work_streams
+    def __init__(self, agents: AgentComponents, on_joined: Callable[[], None]) -> None:
+        self._agents = agents
         self._on_joined = on_joined
         # Bounded by the agent's send queue, which waits for each write.
         self._requests: asyncio.Queue[hub_pb2.AgentControl] = asyncio.Queue(1)
-        self.responses = hub.control(self._receive(), None)
+        self.responses = agents.hub.control(self._receive(), None)
 
     def authenticate(self, register: hub_pb2.Register) -> None:
         """Do nothing: the gateway admits the agent of its own process."""
@@ -96,14 +90,14 @@ class LocalConnection:
     ) -> WorkPipe:
         agent_end, gateway_end = open_pipe()
         agent_end.listen(decode_orders, on_orders)
-        self._work_streams.serve(registered.session, gateway_end)
+        self._agents.work_streams.serve(registered.session, gateway_end)
         self._on_joined()
         return agent_end
 
     async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
         """Yield content of the gateway's store, from an offset to its end."""
         request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
-        async with aclosing(self._hub.fetch(request, None)) as chunks:
+        async with aclosing(self._agents.placements.fetch(request)) as chunks:
             async for chunk in chunks:
                 yield chunk.data
 
@@ -121,10 +115,8 @@ class LocalConnection:
                 async for data in chunks:
                     yield hub_pb2.EngineChunk(data=data)
 
-        async with (
-            aclosing(messages()) as sent,
-            aclosing(self._hub.send(sent, None)) as responses,
-        ):
+        receive = self._agents.copies.receive
+        async with aclosing(messages()) as sent, aclosing(receive(sent)) as responses:
             async for response in responses:
                 opened.set_result(response)
 
@@ -149,7 +141,7 @@ class LocalServer:
         self._gateway: GatewayProcess
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(check_before_start, self._config.gateway)
+        await asyncio.to_thread(check_exposure, self._config.gateway)
         # An agent may be given its engines later; here, the directory is what is to be served.
         await asyncio.to_thread(ModelDirectory(self._config.worker.models).engines)
         hub = LocalHub()

@@ -14,35 +14,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def check_before_start(config: GatewaySettings) -> None:
-    """Check as `check_exposure` does, before anything is started."""
-    if config.insecure or all(
-        is_loopback(each.rpartition(":")[0]) for each in config.addresses.values()
-    ):
-        return
-    listed = False
-    if config.access is not None:
-        from gateway.entry.access.table import read_access_table
-
-        listed = read_access_table(config.access).workers is not None
-    check_exposure(config, workers_are_listed=listed)
-
-
-def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None:
+def check_exposure(config: GatewaySettings, *, warns: bool = False) -> None:
     """Check that every port that other machines can reach is encrypted and authenticated.
 
-    With ``insecure``, missing protection is logged instead.
+    With ``insecure``, missing protection is no error, and is only logged if the gateway `warns`.
     """
+    if config.insecure and not warns:
+        return
     encryption = "" if config.tls_cert else "--tls-cert and --tls-key"
     table = "" if config.access else "--access"
-    workers = (
-        ""
-        if config.tls_client_ca or workers_are_listed
-        else "--tls-client-ca (or [[workers]] in the table of --access)"
-    )
     ports = (
         ("--listen", config.listen, encryption, table),
-        ("--hub", config.hub, encryption, workers),
+        ("--hub", config.hub, encryption, _lacking_of_workers(config)),
         ("--http", config.http, encryption, table),
     )
     problems = [
@@ -62,3 +45,15 @@ def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None
         f"other machines can reach these addresses: {'; '.join(problems)}. Give these options, "
         "listen on 127.0.0.1, or accept the risk with --insecure"
     )
+
+
+def _lacking_of_workers(config: GatewaySettings) -> str:
+    """Return what authenticates workers, if it is missing."""
+    if config.tls_client_ca or is_loopback(config.hub.rpartition(":")[0]):
+        return ""
+    if config.access is not None:
+        from gateway.entry.access.table import read_access_table
+
+        if read_access_table(config.access).workers is not None:
+            return ""
+    return "--tls-client-ca (or [[workers]] in the table of --access)"

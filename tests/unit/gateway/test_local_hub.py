@@ -41,8 +41,8 @@ class FakeHub:
         finally:
             self.streams_ended += 1
 
-    async def send(
-        self, chunks: AsyncIterator[hub_pb2.EngineChunk], _context: None
+    async def receive(
+        self, chunks: AsyncIterator[hub_pb2.EngineChunk]
     ) -> AsyncGenerator[store_pb2.OpenResponse, None]:
         self.sent.append((await anext(chunks)).engine.encode())
         if self.lacks is None:
@@ -55,7 +55,7 @@ class FakeHub:
 
 
 def gateway_of(fake: FakeHub, *, stopping: bool = False) -> Gateway:
-    app = SimpleNamespace(agents=SimpleNamespace(hub=fake, work_streams=fake))
+    app = SimpleNamespace(agents=SimpleNamespace(hub=fake, work_streams=fake, copies=fake))
     gateway = SimpleNamespace(app=app, stopping=stopping, hub_address="127.0.0.1:8010")
     return cast("Gateway", gateway)
 

@@ -5,16 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from gateway.entry.access.exposure import check_before_start, check_exposure
+from gateway.entry.access.exposure import check_exposure
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 
 TLS = {"tls_cert": "server.pem", "tls_key": "server.key"}
+
+
 ACCESS = {"access": "access.toml"}
 
 
-def check(options: Mapping[str, object], *, workers_are_listed: bool = False) -> None:
-    check_exposure(GatewaySettings.load(options), workers_are_listed=workers_are_listed)
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table without rows."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "access.toml"
+    path.touch()
+    return path
+
+
+def check(options: Mapping[str, object], *, warns: bool = False) -> None:
+    check_exposure(GatewaySettings.load(options), warns=warns)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.2"])
@@ -52,23 +63,16 @@ def test_other_addresses_need_encryption_and_authentication(
     assert "--insecure" in str(error.value)
 
 
-def before_start(**options: object) -> None:
-    check_before_start(GatewaySettings.load(options))
-
-
-def test_serve_checks_addresses_before_it_starts_its_worker(tmp_path: Path) -> None:
-    before_start()
-    before_start(hub="0.0.0.0:8010", insecure=True)
-    with pytest.raises(InvalidInput, match=r"--hub 0\.0\.0\.0:8010 needs"):
-        before_start(hub="0.0.0.0:8010")
-    table = tmp_path / "access.toml"
+def test_rows_of_workers_authenticate_them(table: Path) -> None:
     table.write_text('[[workers]]\nid = "w1"\n')
-    before_start(hub="0.0.0.0:8010", access=table, **TLS)
+    check({"hub": "0.0.0.0:8010", **ACCESS, **TLS})
     table.write_text("[[clients]]\n")
     with pytest.raises(InvalidInput, match=r"access\.toml"):
-        before_start(hub="0.0.0.0:8010", access=table, **TLS)
+        check({"hub": "0.0.0.0:8010", **ACCESS, **TLS})
 
 
-def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
+def test_insecure_gateway_only_warns(caplog: pytest.LogCaptureFixture) -> None:
     check({"listen": "0.0.0.0:0", "insecure": True})
+    assert not caplog.records
+    check({"listen": "0.0.0.0:0", "insecure": True}, warns=True)
     assert "--listen 0.0.0.0:0 needs --tls-cert and --tls-key and --access" in caplog.text
