@@ -282,7 +282,6 @@ def deadline_text(job: JobStatus) -> Text:
 
 
 def print_status(job: JobStatus, *, as_json: bool) -> None:
-    """Print a job's status as facts, or as JSON."""
     if as_json:
         print_json(job)
         return

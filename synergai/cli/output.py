@@ -63,7 +63,6 @@ def to_jsonable(value: object) -> Any:
 
 
 def print_json(value: object) -> None:
-    """Print `value` as JSON on standard output."""
     typer.echo(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False))
 
 
@@ -181,7 +180,6 @@ def cut_text(text: str, style: str) -> Text:
 
 
 def format_percent(share: float | None) -> str:
-    """Format a share from 0 to 1; empty for None."""
     return "" if share is None else f"{share:.2%}"
 
 

@@ -53,7 +53,6 @@ class OwnDataJob:
     failed: FailureList = field(default_factory=FailureList)
 
     async def run(self, *, detach: bool, as_json: bool) -> None:
-        """Run the command."""
         description = await self.client.engine(self.engine)
         check_output_names(self.own.only or (), description)
         output = self.own.output

@@ -39,7 +39,6 @@ class FailureList:
 
     @classmethod
     def of(cls, directory: ResultDirectory) -> FailureList:
-        """Return the failed inputs of the results in a directory."""
         found = cls()
         for _, result in read_results(directory.path):
             if result.error:

@@ -53,7 +53,6 @@ def _suffix(path: str) -> str:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """Return the content of a file, of at most `limit` bytes."""
     # One call for the size and one for the content; `read` of a file object copies.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
-    """Return a module of pyarrow."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

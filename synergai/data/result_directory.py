@@ -147,7 +147,6 @@ def _write(file: IO[bytes], results: Sequence[JobResult], description: ShardDesc
 
 
 def describe_shard(path: Path) -> ShardDescription:
-    """Return a shard's description."""
     try:
         metadata = import_arrow("pyarrow.parquet").read_schema(path).metadata or {}
         return msgspec.json.decode(metadata.get(_METADATA, b""), type=ShardDescription)
@@ -156,7 +155,6 @@ def describe_shard(path: Path) -> ShardDescription:
 
 
 def read_shard(path: Path) -> Iterator[JobResult]:
-    """Yield a shard's results."""
     description = describe_shard(path)
     try:
         # Not `read_table`, which takes `name=value` in a path for the column of a partition.
@@ -326,7 +324,6 @@ class ResultDirectory:
             self.marker = marker
 
     def write(self, results: Sequence[JobResult], cursor: int) -> Path:
-        """Write the next shard and return its path."""
         if self.marker is None or not self.marker.job_id:
             raise InvalidInput(f"{self.path} has not been claimed for a job")
         path = self.path / f"results-{self._next:06}.parquet"
@@ -363,7 +360,6 @@ class ResultDirectory:
 
 
 def read_marker(directory: Path) -> DirectoryMarker | None:
-    """Return the marker of a directory; None without one."""
     path = directory / MARKER
     try:
         return msgspec.json.decode(path.read_bytes(), type=DirectoryMarker)
@@ -374,7 +370,6 @@ def read_marker(directory: Path) -> DirectoryMarker | None:
 
 
 def list_shards(directory: Path) -> list[Path]:
-    """Return the shards of a directory, in their order."""
     return sorted((p for p in directory.iterdir() if _SHARD.fullmatch(p.name)), key=_number)
 
 

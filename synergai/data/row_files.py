@@ -261,7 +261,6 @@ class RowFile(Protocol):
 
 
 def open_rows(path: str, engine: Engine) -> RowFile:
-    """Open a file of rows by its suffix."""
     if Path(path).suffix.lower() in TEXT_SUFFIXES:
         return TextRows(path, engine)
     if Path(path).suffix.lower() == ".parquet":
@@ -338,7 +337,6 @@ class ArrayStream:
         self._begin = file.tell()
 
     def read_all(self) -> NDArray[Any]:
-        """Return the whole array."""
         self._file.seek(self._begin)
         return self._read(self.shape)
 

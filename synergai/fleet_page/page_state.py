@@ -181,14 +181,12 @@ class PageState:
         return list(changed.values())
 
     def power(self, worker_id: str, mode: str, watts: float | None) -> None:
-        """Note the power mode of a worker and the power that it draws."""
         worker = self._workers.get(worker_id)
         if worker is not None and (worker.mode, worker.watts) != (mode, watts):
             worker.mode, worker.watts = mode, watts
             self._note(worker)
 
     def deploy(self, deployments: Iterable[EngineDeployment]) -> None:
-        """Note the engines that are deployed in stages."""
         before, self._deployments = self._deployments, {}
         for each in deployments:
             record = PageDeployment(

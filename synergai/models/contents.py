@@ -45,7 +45,6 @@ class Contents:
         return 0
 
     def append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
-        """Append to a content; return the number of bytes received."""
         with self._appending:
             return self._append(sha256, offset, data, size)
 
@@ -123,7 +122,6 @@ class Contents:
             os.utime(self._complete(sha256), (self._now(), self._now()))
 
     def remove(self, sha256: str) -> None:
-        """Remove a content, complete or not."""
         self._part(sha256).unlink(missing_ok=True)
         self._complete(sha256).unlink(missing_ok=True)
 

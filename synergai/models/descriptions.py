@@ -79,6 +79,5 @@ def read_descriptions(cache: Path) -> dict[str, EngineDescription]:
 
 
 def write_descriptions(cache: Path, descriptions: dict[str, EngineDescription]) -> None:
-    """Write a cache."""
     content = {"format": _FORMAT, "engines": msgspec.to_builtins(descriptions)}
     write_atomic(cache, json.dumps(content))

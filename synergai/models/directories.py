@@ -45,7 +45,6 @@ class ModelDirectories(NamedTuple):
         return ModelDirectory(self.own).engines() if self.own.exists() else []
 
     def of(self, engine: EngineName) -> Path:
-        """Return the directory to load an engine from."""
         if self.fetched is None or not self.folder(engine).is_dir():
             return self.own
         own = {definition.name for definition in self.own_engines()}

@@ -124,7 +124,6 @@ class EngineDefinition:
 
     @property
     def version(self) -> str:
-        """The version, as text."""
         return split_version(self.name)[1]
 
     def of_variant(self, name: str) -> EngineDefinition:

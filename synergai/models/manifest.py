@@ -109,14 +109,12 @@ def content_digest(data: bytes) -> str:
 
 
 def validate_sha256(text: str) -> str:
-    """Return `text` if it is a SHA-256 in hexadecimal digits."""
     if not _SHA256.fullmatch(text):
         raise InvalidInput("a digest must be a SHA-256 in 64 lower-case hexadecimal digits")
     return text
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Read a manifest from another machine."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidInput(f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes")
     try:

@@ -260,7 +260,6 @@ class ConfigurationDictionary:
     def row(
         self, engine: EngineName, worker_class: WorkerClass
     ) -> Mapping[Configuration, ProfileEntry]:
-        """Return the entries of `engine` on `worker_class` by configuration."""
         return self.rows.get((engine, worker_class), _EMPTY)
 
     def samples(self, engine: EngineName, worker_class: WorkerClass) -> str:
@@ -313,7 +312,6 @@ def find_implausible(entry: ProfileEntry) -> str:
 
 
 def check_plausible(entries: Iterable[ProfileEntry]) -> None:
-    """Check entries that are to be added."""
     for entry in entries:
         if fault := find_implausible(entry):
             raise InvalidInput(

@@ -53,7 +53,6 @@ _REASONS: Final = {EADDRINUSE: _IN_USE, EADDRNOTAVAIL: _OF_ANOTHER_MACHINE}
 def cannot_listen(
     address: str, reason: str = f"{_IN_USE}, or {_OF_ANOTHER_MACHINE}"
 ) -> Unavailable:
-    """Return the error for an address that a server cannot listen on."""
     return Unavailable(f"cannot listen on {address}: {reason}; choose another one")
 
 

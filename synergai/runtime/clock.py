@@ -60,11 +60,9 @@ class Clock:
         return self.to_unix(self.now())
 
     def to_unix(self, monotonic: float) -> float:
-        """Convert monotonic seconds to Unix time."""
         return monotonic + self._unix_at_zero
 
     def to_monotonic(self, unix: float) -> float:
-        """Convert Unix time to monotonic seconds."""
         return unix - self._unix_at_zero
 
     def read(self) -> ClockReading:

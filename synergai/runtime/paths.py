@@ -18,12 +18,10 @@ def default_worker_class() -> WorkerClass:
 
 
 def gateway_state() -> Path:
-    """Return the default state directory of a gateway."""
     return _state("gateway")
 
 
 def agent_state() -> Path:
-    """Return the default state directory of an agent."""
     return _state("agent")
 
 

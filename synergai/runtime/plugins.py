@@ -28,12 +28,10 @@ class Registry(Generic[T]):
         self._builtin.update(builtin)
 
     def names(self) -> list[str]:
-        """Return all registered names, sorted."""
         plugins = (point.name for point in _entry_points(self._group))
         return sorted({*self._builtin, *plugins})
 
     def get(self, name: str) -> Callable[..., T]:
-        """Return the factory registered as `name`."""
         if name in self._builtin:
             module, _, attribute = self._builtin[name].partition(":")
             return cast("Callable[..., T]", getattr(import_module(module), attribute))

@@ -346,5 +346,4 @@ def encode_config(config: Struct) -> str:
 
 
 def decode_config(text: str, cls: type[StructT]) -> StructT:
-    """Return the configuration that `encode_config` made `text` of."""
     return msgspec.convert(json.loads(text), cls, dec_hook=construct)

@@ -60,7 +60,6 @@ class TaskBag:
             raise
 
     def cancel(self) -> None:
-        """Cancel all tasks."""
         for task in self._tasks:
             task.cancel()
 

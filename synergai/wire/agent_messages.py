@@ -200,7 +200,6 @@ def read_control(message: hub_pb2.AgentControl) -> ControlMessage | None:
 
 
 def read_registration(message: hub_pb2.Register) -> Registration:
-    """Return a registration; see `read_control`."""
     if message.protocol_version != HUB_VERSION:
         raise NotSupported(
             f"this gateway speaks version {HUB_VERSION} of the hub protocol, the agent "
@@ -244,7 +243,6 @@ def read_registration(message: hub_pb2.Register) -> Registration:
 
 
 def read_heartbeat(message: hub_pb2.Heartbeat) -> Heartbeat:
-    """Return a heartbeat."""
     if len(message.peers) > _MAX_PEERS:
         raise ProtocolViolation(f"a worker reports at most {_MAX_PEERS} links")
     draw = None

@@ -57,7 +57,6 @@ _DATATYPES: Final = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the protocol's datatype for `dtype`."""
     # The dtype of ml_dtypes has kind V; `dtype.name` is too slow to compute for every dtype.
     if (dtype.kind == "V" and dtype.name == "bfloat16") or _marked_bfloat16(dtype):
         return "BF16"
@@ -100,7 +99,6 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
 def from_contents(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int]
 ) -> Array:
-    """Return typed tensor contents as an array."""
     dtype = _dtype(datatype)
     field = TYPED_FIELDS.get(datatype)
     if field is None:
@@ -148,7 +146,6 @@ def build_request(
 
 
 def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
-    """Return the arrays of a response by output name."""
     return read_tensors(response.outputs, response.raw_output_contents)
 
 

@@ -78,7 +78,6 @@ def from_message(kind: type[T], message: Message, **converted: Any) -> T:
 
 
 def configuration_to_proto(configuration: Configuration) -> common_pb2.Configuration:
-    """Convert a configuration to its message."""
     return common_pb2.Configuration(
         threads=configuration.threads,
         power_mode=configuration.power_mode,
@@ -88,7 +87,6 @@ def configuration_to_proto(configuration: Configuration) -> common_pb2.Configura
 
 
 def configuration_from_proto(message: common_pb2.Configuration) -> Configuration:
-    """Convert a message to a configuration."""
     if message.threads > MAX_THREADS:
         raise InvalidInput(f"threads must be from 0 to {MAX_THREADS}, not {message.threads}")
     if message.power_mode:
@@ -103,37 +101,31 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
 
 
 def unusable_session_to_proto(unusable: UnusableSession) -> common_pb2.UnusableSession:
-    """Convert an unusable session to its message."""
     return common_pb2.UnusableSession(
         session=session_to_proto(unusable.session), reason=unusable.reason
     )
 
 
 def unusable_session_from_proto(message: common_pb2.UnusableSession) -> UnusableSession:
-    """Convert a message to an unusable session."""
     return UnusableSession(session_from_proto(message.session), message.reason)
 
 
 def session_to_proto(session: Session) -> common_pb2.Session:
-    """Convert a session to its message."""
     return common_pb2.Session(
         engine=session.engine, configuration=configuration_to_proto(session.configuration)
     )
 
 
 def session_from_proto(message: common_pb2.Session) -> Session:
-    """Convert a message to a session."""
     engine = validate_engine(message.engine)
     return Session(engine, configuration_from_proto(message.configuration))
 
 
 def tensor_to_proto(spec: TensorSpec) -> common_pb2.TensorSpec:
-    """Convert a tensor specification to its message."""
     return common_pb2.TensorSpec(name=spec.name, datatype=spec.datatype, shape=spec.shape)
 
 
 def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
-    """Convert a message to a tensor specification."""
     _validate_text(message.name, "a tensor's name")
     if not message.name:
         raise InvalidInput("a tensor has no name")
@@ -165,12 +157,10 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
 
 
 def variant_to_proto(variant: Variant) -> common_pb2.Variant:
-    """Convert a variant of an engine to its message."""
     return common_pb2.Variant(**structs.asdict(variant) | {"origin": variant.origin.value})
 
 
 def variant_from_proto(message: common_pb2.Variant) -> Variant:
-    """Convert a message to a variant of an engine."""
     try:
         origin = Origin(message.origin)
     except ValueError:
@@ -187,7 +177,6 @@ def exit_from_proto(message: common_pb2.Exit, outputs: Iterable[TensorSpec]) -> 
 
 
 def engine_from_proto(message: common_pb2.Engine) -> Engine:
-    """Convert a message to an engine."""
     name = validate_engine(message.name)
     where = f"engine {name!r}"
     if message.backend:
@@ -235,7 +224,6 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
 
 
 def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine:
-    """Convert the metadata that a gateway returns to clients to an engine."""
     unranked = msgspec.json.decode(
         message.properties.get(UNKNOWN_RANK_PROPERTY) or "[]", type=list[str]
     )
@@ -273,14 +261,12 @@ def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
 
 
 def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
-    """Convert a dictionary entry to its message."""
     fields = structs.asdict(entry)
     fields["configuration"] = configuration_to_proto(entry.configuration)
     return common_pb2.ProfileEntry(**fields)
 
 
 def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
-    """Convert a message to a dictionary entry."""
     fields = {name: getattr(message, name) for name in ProfileEntry.__struct_fields__}
     fields["configuration"] = configuration_from_proto(message.configuration)
     fields["batch_qps"] = tuple(message.batch_qps)
@@ -299,7 +285,6 @@ def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
 
 
 def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
-    """Convert a job specification from its message."""
     version, variant = message.version, message.variant
     if not variant and "." in version:  # as in model_version of requests
         version, variant = parse_version(version)
@@ -308,7 +293,6 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
 
 
 def execution_to_proto(execution: Execution) -> jobs_pb2.Execution:
-    """Convert `execution` to its message."""
     return jobs_pb2.Execution(
         worker_id=execution.worker_id,
         configuration=configuration_to_proto(execution.configuration),
@@ -319,7 +303,6 @@ def execution_to_proto(execution: Execution) -> jobs_pb2.Execution:
 
 
 def execution_from_proto(message: jobs_pb2.Execution) -> Execution:
-    """Convert an execution from its message."""
     return Execution(
         worker_id=WorkerId(message.worker_id),
         configuration=configuration_from_proto(message.configuration),
@@ -330,7 +313,6 @@ def execution_from_proto(message: jobs_pb2.Execution) -> Execution:
 
 
 def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
-    """Convert `status` to its message."""
     same = (each.name for each in dataclasses.fields(status) if each.name not in _CONVERTED)
     message = jobs_pb2.Job(
         spec=job_spec_to_proto(status.spec),
@@ -345,7 +327,6 @@ def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
 
 
 def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
-    """Convert a job's status from its message."""
     finished_at = message.finished_at if message.HasField("finished_at") else None
     return from_message(
         JobStatus,

@@ -183,7 +183,6 @@ class ClientTls:
     def read(
         cls, authority: Path | None, certificate: Path | None = None, key: Path | None = None
     ) -> ClientTls:
-        """Read the files of a client."""
         channel = channel_credentials(authority, Identity.read(certificate, key))
         if authority is None:
             return cls()

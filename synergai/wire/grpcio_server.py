@@ -101,7 +101,6 @@ class GrpcioServer:
         self._address = ""
 
     def bind(self, address: str, credentials: grpc.ServerCredentials | None = None) -> str:
-        """Bind to an address and return the bound one."""
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(address)
@@ -180,7 +179,6 @@ class _Handlers(grpc.GenericRpcHandler):
         self._adapt = adapt
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a call; None without one."""
         path = handler_call_details.method
         found = find_handler(self._handlers, path)
         return None if found is None else self._adapt(path, found)

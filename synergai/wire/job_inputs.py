@@ -54,7 +54,6 @@ def split_input(data: Buffer) -> JobInput:
 
 
 def input_of(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:
-    """Return a serialised ``Input`` with a request, which has raw contents."""
     request = request_parts(message, contents)
     return b"".join((field_prefix(_REQUEST, sum(map(len, request))), *request))
 

@@ -53,7 +53,6 @@ class UnreadResponses:
         return self._sizes.get(engine, 0)
 
     def learn(self, engine: str, size: int) -> None:
-        """Note the size of an engine's response."""
         known = self._sizes.get(engine, 0)
         if size >= known:
             if size >= COUNTED_BYTES:
@@ -162,7 +161,6 @@ class UnreadOfClient:
             self._all.count(self, -self.bytes, -self.expected)
 
     def disconnect(self, error: Overloaded) -> None:
-        """Disconnect the client."""
         disconnect = self._disconnect
         self.close()
         if disconnect is not None:

@@ -79,7 +79,6 @@ class OutputForm(Struct, frozen=True):
     by_name: Mapping[str, bool] = {}
 
     def is_binary(self, output: str) -> bool:
-        """Return whether an output is to be returned as binary data."""
         return self.by_name.get(output, self.default)
 
 
@@ -206,7 +205,6 @@ def _set_parameters(
     parameters: _Parameters,
     consumed: str,
 ) -> None:
-    """Copy the parameters that are not `consumed` by this conversion."""
     for name, value in parameters.items():
         if name != consumed:
             set_parameter(target[name], value)

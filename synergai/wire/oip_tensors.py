@@ -58,7 +58,6 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
 
 def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> bytes:
-    """Convert JSON data of an input to raw contents."""
     check_has_json_form("input", name, datatype)
     count = element_count(name, shape)
     elements = _elements(name, datatype, shape, bytes(data), count)
@@ -72,7 +71,6 @@ def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) 
 
 
 def json_from_raw(name: str, datatype: str, raw: Buffer) -> list[Element]:
-    """Convert raw contents of an output to its elements, for JSON."""
     check_has_json_form("output", name, datatype)
     if datatype == "BYTES":
         return _strings(name, raw)

@@ -31,7 +31,6 @@ _VALID: Final = re.compile("[!-~]{1,128}")
 
 
 def valid_id(text: str) -> str:
-    """Return an id that a client has given if it is valid; otherwise, an empty string."""
     return text if _VALID.fullmatch(text) else ""
 
 
@@ -84,7 +83,6 @@ def read_parameters(
 
 
 def set_parameter(parameter: inference_pb2.InferParameter, value: ParameterValue) -> None:
-    """Set `parameter` to `value`, in the field of its type."""
     match value:
         case bool():
             parameter.bool_param = value
@@ -107,6 +105,5 @@ WINDOW_METADATA: Final = "synergai-window"
 
 
 def is_cancel_request(message: ModelInferRequest) -> bool:
-    """Return whether `message` cancels a request instead of being one."""
     parameters = message.parameters
     return CANCEL_PARAMETER in parameters and parameters[CANCEL_PARAMETER].bool_param

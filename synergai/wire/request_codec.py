@@ -268,7 +268,6 @@ def iter_fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return the varint at `position` and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):

@@ -63,7 +63,6 @@ class Malformed:
     expected: str
 
     def error(self) -> InvalidInput:
-        """Return the error for the sender."""
         return InvalidInput(f"the message is not a valid {self.expected}")
 
 
@@ -127,7 +126,6 @@ class Service(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return the handler of a call; None if it is another service's."""
         return self.paths.get(handler_call_details.method)
 
 
@@ -239,7 +237,6 @@ async def _abort_for(context: ServerCall, failure: BaseException, where: str) ->
 def unary(
     handler: Callable[[MessageT, ServerCall], Awaitable[Message | bytes]], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the method handler of a unary call with a request of type `cls`."""
     return grpc.unary_unary_rpc_method_handler(_answer(handler), deserializer(cls), serialise)
 
 
@@ -306,7 +303,6 @@ class BegunUnary(_MethodHandler, Generic[ReadT]):
 def server_stream(
     handler: Callable[[MessageT, ServerCall], Responses], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return the method handler of a server-streaming call with a request of type `cls`."""
     return grpc.unary_stream_rpc_method_handler(_respond(handler), deserializer(cls), serialise)
 
 

@@ -94,7 +94,6 @@ def as_inputs(message: ModelInferResponse, contents: Sequence[Buffer]) -> Reques
 
 
 def as_whole(response: Buffer, stage: Engine) -> bytes:
-    """Return the response of a stage under the name of its engine."""
     name, version = split_version(engine_of_stage(stage.name))
     whole = ModelInferResponse(model_name=name, model_version=version)
     # Fields that are appended to a message replace those before them.

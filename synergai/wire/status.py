@@ -91,7 +91,6 @@ def error_details(error: errors.SynergaiError) -> str:
 
 
 def http_status(error: errors.SynergaiError) -> int:
-    """Return the HTTP status of the error."""
     if isinstance(error, errors.MessageTooLarge):
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return HTTP_STATUSES[status_code(error)]
@@ -113,7 +112,6 @@ def retry_after_s(error: errors.SynergaiError) -> int | None:
 
 
 def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiError:
-    """Return the domain error for a status code and its details."""
     return _ERRORS.get(code, errors.SynergaiError)(details)
 
 
@@ -125,7 +123,6 @@ have got as a unary call; the protocol's stream has only an error text."""
 def stream_error(
     error: errors.SynergaiError, request_id: str = ""
 ) -> inference_pb2.ModelStreamInferResponse:
-    """Return the response to a failed request of a stream."""
     from synergai.oip import inference_pb2
 
     failed = inference_pb2.ModelInferResponse(id=request_id)

@@ -304,7 +304,6 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
 
 
 def check_output_names(names: Iterable[str], engine: Engine) -> None:
-    """Check that an engine has each of the requested outputs."""
     known = set(_output_names(engine))
     requested: set[str] = set()
     for name in names:

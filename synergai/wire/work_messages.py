@@ -133,7 +133,6 @@ class Reports(Struct, frozen=True):
 
 
 def decode_orders(data: Buffer) -> Orders:
-    """Decode the serialised ``WorkOrders`` in `data`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         orders = WorkOrders.FromString(bytes(data))
         return Orders(
@@ -163,7 +162,6 @@ def decode_orders(data: Buffer) -> Orders:
 
 
 def decode_reports(data: Buffer) -> Reports:
-    """Decode the serialised ``WorkReports`` in `data`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         reports = WorkReports.FromString(bytes(data))
         return Reports(

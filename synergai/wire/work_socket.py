@@ -98,7 +98,6 @@ class WorkSocket(asyncio.BufferedProtocol):
     def listen(
         self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
     ) -> None:
-        """Pass further messages, decoded, to `on_message`."""
         self.on_message = lambda data: on_message(decode(data))
 
     # --- sending ----------------------------------------------------------------------------
@@ -320,7 +319,6 @@ class WorkSocketServer:
         return bound
 
     async def close(self) -> None:
-        """Close the listener and all sockets."""
         if self._listener is not None:
             await self._listener.close()
         for server in self._servers:
@@ -371,7 +369,6 @@ class _TlsListener:
         self._tasks = TaskBag()
 
     def start(self, sockets: list[socket.socket]) -> None:
-        """Listen on bound sockets, which are closed with the listener."""
         self._listeners = sockets
         for listener in sockets:
             listener.setblocking(False)

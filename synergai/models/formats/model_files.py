@@ -69,7 +69,6 @@ class ModelContents:
 
 
 def is_saved_model(path: Path) -> bool:
-    """Return whether `path` is a SavedModel's folder."""
     return (path / SAVED_MODEL_FILE).is_file()
 
 
@@ -121,7 +120,6 @@ def find_models(folder: Path) -> list[Path]:
 
 
 def list_files(model: Path) -> list[Path]:
-    """Return the files of a model, sorted by path."""
     if not model.is_dir():
         if not model.is_file():
             raise InvalidInput(f"the model file {model.name!r} does not exist")

@@ -34,7 +34,6 @@ DATATYPES: Final[dict[int, str]] = {
 
 
 def read_onnx(path: Path) -> ModelContents:
-    """Read and check the ONNX file at `path`."""
     try:
         model = onnx.load_model(path, load_external_data=False)
     except DecodeError as error:

@@ -55,11 +55,9 @@ class FlatBufferTable:
 
     @classmethod
     def root(cls, content: Content) -> FlatBufferTable:
-        """Return the root table of a buffer."""
         return cls(content, _dereference(content, 0))
 
     def number(self, field: int, struct_format: str, default: int = 0) -> int:
-        """Return a number of the given struct format, such as ``i``."""
         position = self._field_position(field, struct.calcsize(struct_format))
         return default if position is None else _number(self.content, position, struct_format)
 
