@@ -55,6 +55,8 @@ def cast_value(value: ArrayLike, spec: TensorSpec) -> Array:
     A value with one dimension less than the input gains a leading batch dimension of 1; a scalar
     becomes a single element. ``BF16`` inputs are arrays of bfloat16 or of its bit patterns.
     """
+    if value is None:
+        raise InvalidInput("it has no value")
     if spec.datatype == "BF16" and isinstance(value, np.ndarray) and _is_bfloat16(value.dtype):
         return _with_batch(value.view(DTYPES["BF16"]), spec)
     if isinstance(value, np.ndarray) and value.dtype == DTYPES[spec.datatype]:

@@ -29,7 +29,7 @@ from synergai.wire.rpc import channel_options
 from synergai.wire.status import error_from_call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
@@ -268,6 +268,10 @@ class LeaderChannel:
     def __init__(self, channels: Sequence[grpc.aio.Channel]) -> None:
         self._channels = channels
         self.current = 0
+        self.unary_unary = partial(self._method, "unary_unary")
+        self.unary_stream = partial(self._method, "unary_stream")
+        self.stream_unary = partial(self._method, "stream_unary")
+        self.stream_stream = partial(self._method, "stream_stream")
 
     @property
     def calls(self) -> grpc.aio.Channel:
@@ -279,24 +283,8 @@ class LeaderChannel:
         if number == self.current:  # other calls may have found out before
             self.current = (number + 1) % len(self._channels)
 
-    def unary_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with one request and one response."""
-        return self._of_current(each.unary_unary(*args, **options) for each in self._channels)
-
-    def unary_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with one request and a stream of responses."""
-        return self._of_current(each.unary_stream(*args, **options) for each in self._channels)
-
-    def stream_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with a stream of requests and one response."""
-        return self._of_current(each.stream_unary(*args, **options) for each in self._channels)
-
-    def stream_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        """Return a method with streams of requests and responses."""
-        return self._of_current(each.stream_stream(*args, **options) for each in self._channels)
-
-    def _of_current(self, methods: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
-        of = tuple(methods)
+    def _method(self, kind: str, *args: Any, **options: Any) -> Callable[..., Any]:
+        of = [getattr(each, kind)(*args, **options) for each in self._channels]
         return lambda *args, **options: of[self.current](*args, **options)
 
     async def close(self) -> None:

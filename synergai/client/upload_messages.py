@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from synergai.client.casting import cast_value
+from synergai.client.casting import cast_inputs
 from synergai.data.inventory import takes_files
 from synergai.data.items import MAX_REASON, Unusable, clean_name
 from synergai.errors import InvalidInput
@@ -84,11 +84,11 @@ class InputEncoder:
     def __init__(self, engine: Engine, outputs: Sequence[str], limit: int) -> None:
         check_output_names(outputs, engine)
         self._engine = engine
-        self._specs = {spec.name: spec for spec in engine.inputs}
         self._outputs = outputs
         self._limit = limit
         self._headers: dict[Shapes, bytes] = {}
-        self._first = first = engine.inputs[0]
+        first = engine.inputs[0]
+        self._first = first.name
         # An encoded image is one element; any other BYTES input has the rank that it declares.
         rank = 1 if engine.preprocess else len(first.shape)
         self._file_shapes: Shapes = ((first.name, "BYTES", (1,) * rank),)
@@ -112,7 +112,8 @@ class InputEncoder:
                 raise InvalidInput(f"engine {self._engine.name!r} takes tensors only, not a file")
             content: list[Part] = [len(value).to_bytes(4, "little"), value]
             return self._request(self._file_shapes, [_EMPTY_ELEMENT], [content])
-        arrays = self._arrays(value)
+        named = isinstance(value, Mapping) or len(self._engine.inputs) > 1
+        arrays = cast_inputs(value if named else {self._first: value}, self._engine)
         shapes = tuple((name, datatype_of(a.dtype), a.shape) for name, a in arrays.items())
         raw = [_raw(array) for array in arrays.values()]
         return self._request(shapes, raw, [[each] for each in raw])
@@ -147,31 +148,6 @@ class InputEncoder:
                 self._headers.clear()
             header = self._headers[shapes] = request.SerializeToString()
         return header
-
-    def _arrays(self, value: Any) -> dict[str, Array]:
-        if isinstance(value, Mapping):
-            return {name: self._array(name, each) for name, each in value.items()}
-        if len(self._specs) == 1:
-            [name] = self._specs
-            return {name: self._array(name, value)}
-        raise InvalidInput(
-            f"engine {self._engine.name!r} has the inputs {', '.join(self._specs)}: pass a mapping "
-            "of arrays by these names"
-        )
-
-    def _array(self, name: str, value: Any) -> Array:
-        spec = self._specs.get(name)
-        if spec is None:
-            known = ", ".join(self._specs)
-            raise InvalidInput(f"there is no input {name!r}; the engine's inputs are {known}")
-        if value is None:
-            raise InvalidInput(f"input {name!r} has no value")
-        try:
-            if isinstance(value, bytes) and self._engine.preprocess and spec is self._first:
-                return np.asarray([value], object)
-            return cast_value(value, spec)
-        except InvalidInput as error:
-            raise InvalidInput(f"input {name!r}: {error}") from None
 
 
 def _raw(array: Array) -> Part:

@@ -14,7 +14,6 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -23,7 +22,7 @@ import numpy as np
 from synergai.data.items import JobResult
 from synergai.data.parquet import import_arrow
 from synergai.errors import Conflict, InvalidInput
-from synergai.runtime.files import naming, write_atomic
+from synergai.runtime.files import replacing, write_atomic
 from synergai.wire.arrays import DTYPES, datatype_of
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-TEMPORARY_PREFIX: Final = ".synergai-"
 _METADATA: Final = b"synergai"
 _SHAPE: Final = ".shape"
 """End of the name of the column with the shapes of another one."""
@@ -110,22 +108,8 @@ def write_shard(
     if path.exists():
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))
     description = ShardDescription(job_id, cursor, len(results), total, _describe_outputs(results))
-    with (
-        naming(path),
-        NamedTemporaryFile(
-            dir=path.parent, prefix=f"{TEMPORARY_PREFIX}{path.name}-", delete=False
-        ) as file,
-    ):
-        temporary = Path(file.name)
-        try:
-            _write(file, results, description)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with replacing(path) as file:
+        _write(file, results, description)
 
 
 def _write(file: IO[bytes], results: Sequence[JobResult], description: ShardDescription) -> None:
@@ -354,7 +338,7 @@ class ResultDirectory:
 
     def _remove_temporary_files(self) -> None:
         """Remove what a killed process has left; the lock makes sure that it is not in use."""
-        for path in self.path.glob(f"{TEMPORARY_PREFIX}results-*"):
+        for path in self.path.glob(".results-*.parquet-*"):
             with suppress(OSError):
                 path.unlink()
 

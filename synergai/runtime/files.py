@@ -10,7 +10,7 @@ import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,24 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write `text` to `path` atomically and durably: readers see the old or the new content.
+@contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Open a file that replaces `path` at the end of the block, atomically and durably.
 
-    Only the owner can read it while it is written.
+    Readers see the old or the new content. Only the owner can read it while it is written, as
+    ``.NAME-…``, which a process that is killed leaves behind.
     """
     with (
         naming(path),
-        NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            newline="",
-            dir=path.parent,
-            prefix=f".{path.name}-",
-            delete=False,
-        ) as file,
+        NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file,
     ):
         try:
-            file.write(text)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).chmod(mode)
@@ -46,6 +41,12 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write `text` to `path`; see `replacing`."""
+    with replacing(path, mode) as file:
+        file.write(text.encode())
 
 
 def sync_path(path: Path) -> None:

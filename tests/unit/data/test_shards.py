@@ -208,7 +208,7 @@ def test_submission_that_was_not_accepted_does_not_bind_the_directory(tmp_path: 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "results.parquet").write_text("mine")
-    (tmp_path / ".synergai-results-000001.parquet-abc").write_text("of a killed process")
+    (tmp_path / ".results-000001.parquet-abc").write_text("of a killed process")
     with ResultDirectory(tmp_path) as directory:
         directory.claim(DirectoryMarker("job"))
         directory.write([a_result(0)], 1)
