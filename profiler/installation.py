@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.errors import InvalidInput
-from synergai.models.definition import read_shared_keys
+from synergai.models.definition import MAX_DEFINITION_BYTES, read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
@@ -24,18 +24,20 @@ from synergai.models.formats.model_files import (
     find_models,
     has_signatures,
     is_frozen_graph,
+    is_version,
     list_files,
     size_bytes,
 )
 from synergai.models.manifest import default_name
 from synergai.names import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.runtime.text import printable
+from synergai.runtime.toml_file import load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from profiler.model_description import ModelDescription
     from synergai.models.directory import EngineDefinition
-    from synergai.models.formats.inspect import ModelDescription
 
     Check: TypeAlias = Callable[[Path, str, ModelDescription], None]
     Value: TypeAlias = str | float | Sequence[Any] | Mapping[str, Any] | None
@@ -210,7 +212,7 @@ def add_model(
         check: Called before the engine is installed with the directory that it is in, its name and
             the model's description; it is not installed if this raises an error.
     """
-    from synergai.models.formats.inspect import describe
+    from profiler.model_description import describe
 
     source = source.parent if source.name == SAVED_MODEL_FILE else source
     # Before the model directory is made.
@@ -256,6 +258,35 @@ def _check_source(source: Path, *, has_ends: bool, has_signature: bool) -> None:
         )
     if has_signature and not has_signatures(source):
         raise InvalidInput(f"{source} has no signatures; omit --signature")
+
+
+_MODEL_KEYS: Final = (
+    *("backend", "file", "sha256", "source", "accuracy", "variants"),
+    *("stage_of", "stage_end", "exit", "tensors"),
+)
+"""Keys that are about one model, which other versions of its engine do not have."""
+
+
+def read_shared_keys(path: Path) -> dict[str, Any]:
+    """Return the keys of an engine's engine.toml that a new version has as well, as in the file."""
+    if not path.exists():
+        return {}
+    read_definition(path)
+    return {key: each for key, each in _read_table(path).items() if key not in _MODEL_KEYS}
+
+
+def read_other_keys(folder: Path) -> dict[str, Any]:
+    """Return the keys of an engine's folder that are not about its models, as in the file."""
+    own = folder / DEFINITION_FILE
+    if not own.exists():
+        return read_shared_keys(folder.parent / DEFINITION_FILE) if is_version(folder.name) else {}
+    read_definition(own)
+    of_models = ("file", "sha256", "accuracy", "variants")
+    return {key: each for key, each in _read_table(own).items() if key not in of_models}
+
+
+def _read_table(path: Path) -> dict[str, Any]:
+    return load_toml(path, DEFINITION_FILE, MAX_DEFINITION_BYTES)
 
 
 def _shared_keys(folder: Path, model: Path) -> dict[str, Any]:

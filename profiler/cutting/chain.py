@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from profiler.cutting.process import ModelCuts, read_cuts
+from profiler.model_description import describe
 from synergai.core.routes.problem import Chain
 from synergai.errors import InvalidInput
-from synergai.models.formats.inspect import describe
 from synergai.models.formats.model_files import size_bytes
 from synergai.names import is_stage
 from synergai.wire.arrays import DTYPES

@@ -9,8 +9,8 @@ import onnx
 from msgspec.structs import replace
 
 from profiler.cutting.graph import Graph
+from profiler.onnx_file import DATATYPES
 from synergai.errors import InvalidInput
-from synergai.models.formats.onnx_file import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import onnx
 
 from profiler.cutting.cuts import Cut
+from profiler.onnx_file import tensor_spec
 from synergai.domain import UNKNOWN_RANK
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import MAX_MODEL_BYTES
-from synergai.models.formats.onnx_file import tensor_spec
 from synergai.wire.arrays import DTYPES
 
 if TYPE_CHECKING:

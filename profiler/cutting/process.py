@@ -158,7 +158,7 @@ def _cut(order: _Order) -> ModelCuts:
     from google.protobuf.message import DecodeError
 
     from profiler.cutting import extraction, graph
-    from synergai.models.formats.onnx_file import read_ends
+    from profiler.onnx_file import read_ends
 
     found = ModelCuts()
     try:

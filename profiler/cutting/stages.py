@@ -12,12 +12,17 @@ from msgspec import structs, to_builtins
 from profiler.cutting.cuts import Cut, select_cuts
 from profiler.cutting.heads import StageHead, calibrate, check_labels, train_head
 from profiler.cutting.process import StageFile, feature_name, find_cuts, write_stages
-from profiler.installation import link_file, stage_engine, staging_folder, write_definition
+from profiler.installation import (
+    link_file,
+    read_other_keys,
+    stage_engine,
+    staging_folder,
+    write_definition,
+)
+from profiler.model_description import describe
 from synergai.domain import Exit
 from synergai.errors import InvalidInput
-from synergai.models.definition import read_other_keys
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.inspect import describe
 from synergai.models.processing import CLASSES, CLASSES_WITH_BACKGROUND
 from synergai.names import FIRST_VERSION, is_stage, split_version, stage_name
 
@@ -29,9 +34,9 @@ if TYPE_CHECKING:
 
     from profiler.cutting.heads import Floats
     from profiler.installation import Check
+    from profiler.model_description import ModelDescription
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
-    from synergai.models.formats.inspect import ModelDescription
     from synergai.names import EngineName
 
     Outputs: TypeAlias = Mapping[str, NDArray[np.float32]]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.models.formats.inspect import ModelDescription
+    from profiler.model_description import ModelDescription
 
 
 _TIMEOUT_S: Final = 300.0

@@ -156,7 +156,7 @@ def inspect(
 
 
 def _show_model(found: _FoundModel, *, as_json: bool) -> None:
-    from synergai.models.formats.inspect import describe
+    from profiler.model_description import describe
 
     description = describe(found.path, found.signature)
     if as_json:

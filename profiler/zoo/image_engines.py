@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from profiler.model_description import describe
 from profiler.zoo.architectures import ARCHITECTURES, calibrated_weights
 from profiler.zoo.onnx_graph import MODEL_FILE, write_model
 from profiler.zoo.photographs import all_views
 from synergai.errors import InternalError, NotFound
-from synergai.models.formats.inspect import describe
 from synergai.models.processing import FAMILIES, ImageInput, Quantisation, prepare
 from synergai.models.samples import write_samples
 from synergai.runtime.text import pip_install

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from profiler.installation import link_file, staging_folder, write_definition
+from profiler.installation import link_file, read_other_keys, staging_folder, write_definition
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from synergai.models.definition import VariantKeys, read_definition, read_other_keys
+from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.samples import load_samples

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct, structs
 
@@ -38,7 +38,7 @@ from synergai.models.formats.model_files import (
     is_version,
 )
 from synergai.names import validate_name, validate_variant
-from synergai.runtime.toml_file import load_toml, read_toml
+from synergai.runtime.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,12 +119,6 @@ class VariantDefinition:
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
-_MODEL_KEYS: Final = (
-    *("backend", "file", "sha256", "source", "accuracy", "variants"),
-    *("stage_of", "stage_end", "exit", "tensors"),
-)
-"""Keys that are about one model, which other versions of its engine do not have."""
-
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -231,25 +225,3 @@ def read_shared_definition(path: Path) -> DefinitionFile:
     if find_models(path.parent) or (keys.file and (path.parent / keys.file).exists()):
         return structs.replace(keys, file="", sha256="", source="", accuracy=None, variants=())
     return keys
-
-
-def read_shared_keys(path: Path) -> dict[str, Any]:
-    """Return the keys of an engine's engine.toml that a new version has as well, as in the file."""
-    if not path.exists():
-        return {}
-    read_definition(path)
-    return {key: each for key, each in _read_table(path).items() if key not in _MODEL_KEYS}
-
-
-def read_other_keys(folder: Path) -> dict[str, Any]:
-    """Return the keys of an engine's folder that are not about its models, as in the file."""
-    own = folder / DEFINITION_FILE
-    if not own.exists():
-        return read_shared_keys(folder.parent / DEFINITION_FILE) if is_version(folder.name) else {}
-    read_definition(own)
-    of_models = ("file", "sha256", "accuracy", "variants")
-    return {key: each for key, each in _read_table(own).items() if key not in of_models}
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    return load_toml(path, DEFINITION_FILE, MAX_DEFINITION_BYTES)

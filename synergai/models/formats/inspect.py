@@ -1,21 +1,13 @@
-"""Model descriptions, obtained without running the model."""
+"""Checks of model files without their runtimes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import (
-    MODEL_FORMATS,
-    backend_of,
-    digest,
-    is_saved_model,
-    map_file,
-    size_bytes,
-)
+from synergai.models.formats.model_files import backend_of, is_saved_model, map_file
 from synergai.models.formats.tensorflow_file import WireMessage
 
 if TYPE_CHECKING:
@@ -29,44 +21,12 @@ _INPUT, _OUTPUT = 11, 12
 _NAME, _TYPE, _TENSOR_TYPE, _SHAPE = 1, 2, 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDescription:
-    """A model on disk.
-
-    Attributes:
-        contents: The model's own metadata.
-        digest: sha256 of the model, hexadecimal.
-    """
-
-    backend: str
-    contents: ModelContents
-    size_bytes: int
-    digest: str
-
-
-def describe(path: Path, signature: str = "") -> ModelDescription:
-    """Read and check a model file or a SavedModel's folder, and one of its signatures."""
-    backend = backend_of(path)
-    if not backend:
-        raise InvalidInput(f"{path} is not a model; supported are {MODEL_FORMATS}")
-    try:
-        size = size_bytes(path)
-        return ModelDescription(
-            backend=backend,
-            contents=_read(path, backend, signature),
-            size_bytes=size,
-            digest=digest(path),
-        )
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-
-
 def check(path: Path, signature: str = "") -> None:
     """Check a model as far as possible without a runtime and without the ``onnx`` package."""
     backend = backend_of(path)
     try:
         if backend in ("tflite", "tensorflow"):
-            _read(path, backend, signature)
+            read_contents(path, backend, signature)
         elif backend == "onnxruntime":
             _check_onnx(path)
     except OSError as error:
@@ -93,12 +53,8 @@ def unranked_tensors(path: Path) -> frozenset[str]:
     )
 
 
-def _read(path: Path, backend: str, signature: str) -> ModelContents:
-    # Imported lazily: only ONNX files need the ``onnx`` package.
-    if backend == "onnxruntime":
-        from synergai.models.formats.onnx_file import read_onnx
-
-        return read_onnx(path)
+def read_contents(path: Path, backend: str, signature: str) -> ModelContents:
+    """Read and check a model of TensorFlow or TFLite, and one of its signatures."""
     if backend == "tflite":
         from synergai.models.formats.tflite_file import read_tflite
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from profiler.installation import add_model
+from profiler.model_description import describe
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import digests_of
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.inspect import check, describe
+from synergai.models.formats.inspect import check
 from tests.tiny_tensorflow import graph, save_saved_model, saved_model
 from tests.tiny_tflite import save_sum
 

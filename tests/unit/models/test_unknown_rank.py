@@ -10,11 +10,12 @@ from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
 from gateway.calls.servicers.engines import engine_config, engine_metadata
+from profiler.model_description import describe
 from synergai.client.casting import cast_value
 from synergai.domain import UNKNOWN_RANK, Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.directory import EngineDefinition
-from synergai.models.formats.inspect import describe, unranked_tensors
+from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.samples import Synthesiser, load_samples, write_samples
 from synergai.wire.converters import engine_from_metadata, tensor_from_proto, tensor_to_proto
 from synergai.wire.validation import shape_matches

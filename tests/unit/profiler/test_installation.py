@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from profiler.engines.cli import app
 from profiler.installation import add_model, stage_engine, write_definition
+from profiler.model_description import ModelDescription, describe
 from profiler.zoo import recipes as zoo
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats import model_files
-from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.manifest import pack
 from tests.tiny_classifier import save_classifier

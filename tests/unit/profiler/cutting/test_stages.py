@@ -8,9 +8,9 @@ from onnxruntime import InferenceSession
 
 from profiler.cutting.stages import cut_engine, measure_halving, split_engine
 from profiler.installation import add_model, stage_engine, write_definition
+from profiler.model_description import ModelDescription
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.inspect import ModelDescription
 from synergai.models.samples import write_samples
 from synergai.names import engine_of_stage, is_stage, stage_name
 

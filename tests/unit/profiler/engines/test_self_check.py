@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from profiler.engines.check import StagedChecks
+from profiler.model_description import ModelDescription
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import BackendMissing, EngineUnusable
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
-from synergai.models.formats.inspect import ModelDescription
 from synergai.models.formats.model_files import ModelContents
 
 Outcome = EngineDescription | Exception

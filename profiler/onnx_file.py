@@ -34,6 +34,7 @@ DATATYPES: Final[dict[int, str]] = {
 
 
 def read_onnx(path: Path) -> ModelContents:
+    """Read and check an ONNX file."""
     try:
         model = onnx.load_model(path, load_external_data=False)
     except DecodeError as error:
