@@ -9,13 +9,13 @@ the serialised message. The first frame is the connection id of the agent.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import socket
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
@@ -39,6 +39,10 @@ _FIRST_BYTES: Final = 1 << 20
 """Memory for a large message before more of it has arrived; then it doubles."""
 _JOIN_BYTES: Final = 64 << 10
 """Up to this size, copying parts into one is faster than passing them to the socket separately."""
+_uninitialised = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""Return a bytearray that is not zeroed, unlike ``bytearray(size)``, given None and a size."""
+_uninitialised.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_uninitialised.restype = ctypes.py_object
 _AUTHENTICATE_WITHIN_S: Final = 10.0
 _MAX_ID_BYTES: Final = 64
 MAX_UNAUTHENTICATED: Final = 128
@@ -260,7 +264,7 @@ class WorkSocket(asyncio.BufferedProtocol):
 
         It is overwritten by the message before anyone reads it.
         """
-        self._large = np.empty(min(size, self._large_bytes), np.uint8).data
+        self._large = memoryview(_uninitialised(None, min(size, self._large_bytes)))
         self._large[: len(received)] = received
 
     def _deliver(self, message: Buffer) -> None:

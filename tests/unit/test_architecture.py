@@ -97,6 +97,8 @@ ORDER = {
     ),
     "profiler": (
         "report_pipe",
+        "onnx_file",
+        "model_description",
         "installation",
         "cutting",
         "zoo",
