@@ -198,6 +198,7 @@ class Gateway:
                     app.fleet.dispatcher.workers.values,
                     app.deployments,
                     app.base.clock.now,
+                    app.fleet.dispatcher.record,
                 ),
                 lambda name: explain(
                     current_caller(),

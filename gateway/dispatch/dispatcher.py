@@ -70,6 +70,9 @@ _log = logging.getLogger(__name__)
 
 _SUCCEEDED: Final = JobState.SUCCEEDED  # for the path of every request
 _TIMER_RESOLUTION_S = 0.001
+_RECORD_AFTER_S: Final = 0.1
+_RECORDED_AT_ONCE: Final = 64
+"""Events that are recorded together, or after a while, as no request waits for that."""
 _CHECKS_OF_STUCK_S = 0.25
 """Interval of the checks for workers without progress, relative to the time they may take."""
 
@@ -79,8 +82,8 @@ class Dispatcher:
 
     Args:
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
-        recorders: called with each event, its time and the core's commands, in a later turn of the
-            event loop: orders and responses come first.
+        recorders: called with each event, its time and the core's commands, a little later: orders
+            and responses come first.
         unloaded: engines that an operator has unloaded at any time; none of them is preloaded.
 
     Attributes:
@@ -120,7 +123,7 @@ class Dispatcher:
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
         self._closed = True
-        self._record()
+        self.record()
         for timer in (self._timer, self._progress_timer):
             if timer is not None:
                 timer.cancel()
@@ -285,10 +288,16 @@ class Dispatcher:
             self._execute(command, now)
         self._set_timer()
         if self._recording is None:
-            self._recording = asyncio.get_running_loop().call_soon(self._record)
+            loop = asyncio.get_running_loop()
+            self._recording = loop.call_later(_RECORD_AFTER_S, self.record)
+        elif len(self._unrecorded) == _RECORDED_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self.record)
 
-    def _record(self) -> None:
-        self._recording = None
+    def record(self) -> None:
+        """Pass what was handled to the recorders now."""
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
         while self._unrecorded:
             record = self._unrecorded.popleft()
             for recorder in self._recorders:

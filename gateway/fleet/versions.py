@@ -121,6 +121,8 @@ class Versions:
 
     Attributes:
         routes: the routes of queries through engines.
+        found: what `find` has returned without a version, of engines whose requests all get the
+            same one; for the path of every request.
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. By default, every version is prepared.
         on_route_changed: called with an engine that has stages when it, or one of them, changes.
@@ -145,9 +147,9 @@ class Versions:
         self.check_floor = check_floor
         self._stored = stored
         self._prepared: set[EngineName] = set()
-        # Of engines whose requests all get the same version, which is in service; and once one has.
+        # Of engines whose requests all get the same version, which is in service.
         self._defaults: dict[str, EngineName] = {}
-        self._found: dict[str, Engine] = {}
+        self.found: dict[str, Engine] = {}
         catalogue.on_service_changed = self._on_service_changed
 
     def resolve(self, name: str, version: str = "", request_id: str = "") -> EngineName:
@@ -164,13 +166,11 @@ class Versions:
 
     def find(self, name: str, version: str = "", request_id: str = "") -> Engine:
         """Return the version of an engine that a request gets; see `resolve`."""
-        if not version and (found := self._found.get(name)) is not None:
-            return found
         engine = self.catalogue.find(self.resolve(name, version, request_id))
         if "." in version:
             check_variant(engine, parse_version(version)[1])
         if name in self._defaults and not version:
-            self._found[name] = engine
+            self.found[name] = engine
         return engine
 
     def of_job(self, spec: JobSpec, key: str = "") -> JobSpec:
@@ -259,11 +259,11 @@ class Versions:
     def on_stored_changed(self) -> None:
         """Take changed versions in the store into account."""
         self._defaults.clear()
-        self._found.clear()
+        self.found.clear()
 
     def _forget_default(self, name: str) -> None:
         self._defaults.pop(name, None)
-        self._found.pop(name, None)
+        self.found.pop(name, None)
 
     def _resolve(self, name: str, version: str, request_id: str) -> EngineName:
         known = self.catalogue.versions_of(name)

@@ -43,6 +43,9 @@ class FleetFeed:
     They are encoded once for all viewers, and not at all while nobody looks. A viewer that is too
     slow for the last changes gets the state again. The state is encoded in parts as the viewer
     reads them, so that it neither holds up the event loop nor stays in memory.
+
+    Args:
+        record: lets the page's state follow what the gateway has done until now.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class FleetFeed:
         workers: Callable[[], Iterable[ConnectedWorker]],
         deployments: Callable[[], Iterable[EngineDeployment]],
         now: Callable[[], float],
+        record: Callable[[], object],
     ) -> None:
         self._page = page
         self._workers = workers
         self._deployments = deployments
         self._now = now
+        self._record = record
         self._viewers = 0
         self._messages: deque[bytes] = deque(maxlen=_KEPT)
         self._next = 0  # number of the message that comes next
@@ -102,6 +107,7 @@ class FleetFeed:
 
     def _publish(self) -> None:
         """Add what changed, and wake the viewers."""
+        self._record()
         for worker in self._workers():
             self._page.power(worker.id, worker.power.mode, worker.power.watts)
         self._page.deploy(self._deployments())
@@ -128,6 +134,7 @@ class FleetFeed:
     def _current_state(self) -> tuple[int, list[PageRecord]]:
         if not self._state:
             # What changes until that message is in both, which does no harm.
+            self._record()
             self._state, self._state_at = self._page.state(), self._next
         return self._state_at, self._state
 

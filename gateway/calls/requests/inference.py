@@ -263,7 +263,8 @@ class Inference:
             # Before as well: agents leave a gateway that is stopping, and their engines with them.
             if not charged:
                 self._admission.check_open()
-            engine = self._versions.find(name, wanted, message.id or call.request_id.job)
+            if wanted or (engine := self._versions.found.get(name)) is None:
+                engine = self._versions.find(name, wanted, message.id or call.request_id.job)
         except (EnginePending, EngineInStages):
             raise  # not rejected yet: see `held` and `staged`
         except SynergaiError as error:

@@ -26,7 +26,7 @@ def make_feed() -> FleetFeed:
     for step in staged_run(2, 10):
         page.record(*step)
     deployed = EngineDeployment(engine=EngineName("net"), state="deployed")
-    return FleetFeed(page, lambda: (), lambda: [deployed], lambda: 9.0)
+    return FleetFeed(page, lambda: (), lambda: [deployed], lambda: 9.0, lambda: None)
 
 
 async def kind(messages: AsyncGenerator[bytes, None]) -> bytes:
