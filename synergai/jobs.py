@@ -84,7 +84,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
             validate_version(self.version)
         if self.variant:
             validate_variant(self.variant)
-        validate_accuracy(self.min_accuracy, "min_accuracy")
+        if self.min_accuracy:
+            validate_accuracy(self.min_accuracy, "min_accuracy")
         least = 0 if self.upload_id else 1
         if not least <= self.queries <= MAX_QUERIES:
             raise InvalidInput(

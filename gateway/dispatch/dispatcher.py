@@ -357,7 +357,7 @@ class Dispatcher:
         if worker is None or worker.orders.closed:
             return
         handler = self._handlers[assignment.job_id]
-        requests = handler.requests(assignment.first, assignment.count)
+        requests = () if handler.data is None else (handler.data,)
         holds = handler.holds_outputs and bool(worker.peer_address)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now, holds)
         worker.orders.put(

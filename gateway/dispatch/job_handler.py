@@ -38,7 +38,8 @@ class JobHandler(Protocol):
 
     Results of a durable one count only once the journal has recorded them. If inputs follow, the
     handler sends them itself. Nothing waits for the end of one that is answered. Workers hold the
-    outputs of a stage for the next one, and pull the tensors of a request that has none.
+    outputs of a stage for the next one, and pull the tensors of a request that has none. A single
+    request is in `data`.
     """
 
     __slots__ = ()
@@ -48,10 +49,7 @@ class JobHandler(Protocol):
     answered: bool = False
     holds_outputs: bool = False
     pull: HeldTensors | None = None
-
-    def requests(self, _first: int, _count: int, /) -> Sequence[Buffer]:
-        """Return the serialised requests of queries; none for samples or inputs that follow."""
-        return ()
+    data: Buffer | None = None
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:
         """Handle the dispatch of some of the job's queries."""

@@ -19,7 +19,7 @@ from gateway.entry.access.methods import METHODS, ROUTES, Permission, check_call
 from gateway.entry.audit import AuditedCall, AuditLog, GrpcRecord, bind_call
 from synergai.errors import SynergaiError
 from synergai.wire import rpc
-from synergai.wire.server_call import ServerCall, SocketPeer, behaviour_of, with_behaviour
+from synergai.wire.server_call import ServerCall, SocketPeer, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +108,7 @@ def _recording(record: GrpcRecord | None) -> Iterator[None]:
 
 def _recorded(handler: Handler, call: AuditedCall) -> Handler:
     """Return a handler that handles a call like `handler`, and records it in the audit log."""
-    inner = behaviour_of(handler)
+    inner = rpc.behaviour_of(handler)
 
     async def recorded(request: Any, context: ServerCall) -> Any:
         record = GrpcRecord(call, request)

@@ -22,7 +22,7 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.jobs.tracker import JobTracker, ProgressRate
+from gateway.journal.job_record import JobTracker, ProgressRate
 from gateway.journal.store import StoreFull
 from synergai.domain import REMOVED, EngineName, JobId
 from synergai.errors import EngineUnusable, InvalidInput, JobNotFound, Overloaded, SynergaiError

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gateway.entry.admission import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
-    from gateway.jobs.tracker import JobTracker
     from gateway.journal.data_store import InputResult
+    from gateway.journal.job_record import JobTracker
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.core.scheduling.events import Assignment

@@ -153,13 +153,17 @@ def read_counters(connection: apsw.Connection) -> Counters:
     return Counters(*row)
 
 
+COUNT_COMMIT: Final = "UPDATE gateway SET (commits, boot_id, since_boot, unix) = (?, ?, ?, ?)"
+"""Records the number of commits, the current one included, and when it is made."""
+
+
 def next_epoch(connection: apsw.Connection, now: ClockReading) -> Counters:
     """Increment the epoch, durably, and return the counters; see also `follow_clock`."""
     with connection:
         before = read_counters(connection)
         changed_s = follow_clock(connection, now)
         connection.execute("UPDATE gateway SET epoch = epoch + 1")
-        count_commit(connection, before.commits + 1, now)
+        connection.execute(COUNT_COMMIT, (before.commits + 1, *now))
     if abs(changed_s) > _NOTABLE_S:
         _log.warning(
             "the system clock was changed by %+.0f s while no gateway ran: the deadlines of "
@@ -167,13 +171,6 @@ def next_epoch(connection: apsw.Connection, now: ClockReading) -> Counters:
             changed_s,
         )
     return Counters(before.epoch + 1, before.commits + 1)
-
-
-def count_commit(connection: apsw.Connection, commits: int, now: ClockReading) -> None:
-    """Record the number of commits, the current one included, and when it is made."""
-    connection.execute(
-        "UPDATE gateway SET (commits, boot_id, since_boot, unix) = (?, ?, ?, ?)", (commits, *now)
-    )
 
 
 def follow_clock(connection: apsw.Connection, now: ClockReading) -> float:

@@ -239,7 +239,8 @@ class SqliteStore:
                 outcomes.append(error)
         changed = self.connection.total_changes() != unchanged
         if changed:
-            schema.count_commit(self.connection, self._commits + 1, self._clock.read())
+            counted = self._commits + 1, *self._clock.read()
+            self.connection.execute(schema.COUNT_COMMIT, counted)
         self.connection.execute("COMMIT")
         if changed:
             self._commits += 1

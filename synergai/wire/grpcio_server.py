@@ -20,7 +20,8 @@ from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.addresses import cannot_listen
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.server_call import Peer, behaviour_of, find_handler, with_behaviour
+from synergai.wire.rpc import behaviour_of
+from synergai.wire.server_call import Peer, find_handler, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

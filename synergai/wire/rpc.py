@@ -117,6 +117,14 @@ def serialise(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
+# `Any`, as the stubs of handlers know synchronous functions only.
+def behaviour_of(handler: _MethodHandler) -> Any:
+    """Return the function that handles a call: it takes the request or requests, and the call."""
+    return (
+        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
+    )
+
+
 class Service(grpc.GenericRpcHandler):
     """The handlers of a service."""
 

@@ -126,14 +126,6 @@ def find_handler(handlers: Iterable[grpc.GenericRpcHandler], path: str) -> Any:
     return next(filter(None, (each.service(details) for each in handlers)), None)
 
 
-# `Any`, as the stubs of handlers know synchronous functions only.
-def behaviour_of(handler: Handler) -> Any:
-    """Return the function that handles a call: it takes the request or requests, and the call."""
-    return (
-        handler.stream_stream or handler.unary_stream or handler.stream_unary or handler.unary_unary
-    )
-
-
 def with_behaviour(handler: Handler, behaviour: Any) -> Handler:
     """Return a handler of the same kind and messages with another function."""
     make: Any = _MAKERS[bool(handler.request_streaming), bool(handler.response_streaming)]

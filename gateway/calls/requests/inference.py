@@ -86,6 +86,7 @@ class Request(JobHandler):
 
     Attributes:
         answered: its response has been handed over; how the job ends does not change that.
+        data: the serialised ``ModelInferRequest``.
         held: its outputs, if the worker holds them; the response lacks them.
         on_response: takes the response in the turn of the event loop in which it arrives, instead
             of `result`.
@@ -97,6 +98,7 @@ class Request(JobHandler):
     run: TracedRun | None = None
     held: HeldTensors | None = None
     on_response: Callable[[Buffer], None] | None = None
+    data: Buffer
 
     def __init__(
         self, inference: Inference, admitted: Admitted, job: Job, metrics: EngineMetrics
@@ -109,9 +111,6 @@ class Request(JobHandler):
         self.usage = admitted.usage
         self.trace = admitted.call.request_id.trace
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
-
-    def requests(self, _first: int, _count: int) -> Sequence[Buffer]:
-        return (self.data,)
 
     def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         if self.dispatched_at is None:

@@ -29,8 +29,8 @@ from synergai.wire.native.call import (
     too_large,
 )
 from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
-from synergai.wire.rpc import BegunUnary, Service
-from synergai.wire.server_call import behaviour_of, find_handler
+from synergai.wire.rpc import BegunUnary, Service, behaviour_of
+from synergai.wire.server_call import find_handler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable

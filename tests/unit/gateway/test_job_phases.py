@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
-from gateway.jobs.tracker import JobTracker
-from gateway.journal.job_record import Executions, RecordedExecution, merge_adjacent
+from gateway.journal.job_record import Executions, JobTracker, RecordedExecution, merge_adjacent
 from gateway.journal.store import StoreFull
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, Fault, JobId, WorkerId

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from gateway.calls.servicers.jobs import JobResults, JobsServicer
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.jobs.uploads import InputUploads
-from gateway.journal.job_record import RecordedJob
+from gateway.journal.job_record import JobTracker, ProgressRate, RecordedJob
 from synergai.core.scheduling.events import Assignment
 from synergai.domain import EngineName, JobId, WorkerId
 from synergai.errors import EngineUnusable, IdempotencyConflict, InvalidInput, Overloaded

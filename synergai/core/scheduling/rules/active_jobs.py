@@ -102,7 +102,8 @@ class ActiveJobs:
         if not job.is_request:
             for forget in state.forget_job:
                 forget(job)
-            state.variants.removed(job)
+            if (family := state.variants.families.get(job.job.engine)) is not None:
+                family.jobs.remove(job)
         state.waiting.job_removed(job)
         for lease in job.leases.values():
             self._leases.stop(lease, abort=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.rules.leases import Leases
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
+    from synergai.domain import AssignmentId, EngineName, WorkerClass, WorkerId
 
 WORTH_S: Final = 2.0
 """A job that the profiled workers complete sooner is not split for a probe."""
@@ -56,14 +56,12 @@ class Probes:
     def __init__(self, state: State) -> None:
         self._state = state
         state.forget_worker.append(self._forget_worker)
-        state.forget_job.append(self._forget_job)
         self._queries = state.settings.probe_queries
         self.missing: dict[WorkerId, _Missing] = {}
         # Workers that lack profiles of an engine.
         self._counts: Counter[EngineName] = Counter()
         self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
         self._changed: set[WorkerId] = set()
-        self._stopped_for: dict[JobId, set[WorkerId]] = {}
 
     def are_needed(self) -> bool:
         """Return whether a queued job's engine is unprofiled on some worker, or a variant of it."""
@@ -102,9 +100,6 @@ class Probes:
             self._counts[engine] -= 1
             if not self._counts[engine]:
                 del self._counts[engine]
-
-    def _forget_job(self, job: JobRecord) -> None:
-        self._stopped_for.pop(job.job.id, None)
 
     def refresh(self) -> None:
         """Recompute the unprofiled engines of all workers after a profile change."""
@@ -192,11 +187,11 @@ class Probes:
                     # Stopping it now would waste its setup: look again when it runs.
                     self._changed.add(worker.id)
                     continue
-                stopped_for = self._stopped_for.setdefault(lease.job.job.id, set())
-                if worker.id not in stopped_for and self._is_worth_splitting(
-                    lease.job, lease.remaining
+                job = lease.job
+                if worker.id not in job.stopped_on and self._is_worth_splitting(
+                    job, lease.remaining
                 ):
-                    stopped_for.add(worker.id)
+                    job.stopped_on |= {worker.id}
                     yield lease
                     break
 

@@ -274,6 +274,7 @@ class JobRecord(Struct, eq=False):
         is_request: it is a single query that a client waits for.
         shares_batches: it is a single query that is computed in a batch with other jobs' queries.
         is_stage: its queries get ready one after the other.
+        stopped_on: the workers on which it was stopped to measure another engine.
     """
 
     job: Job
@@ -298,6 +299,7 @@ class JobRecord(Struct, eq=False):
     shares_batches: bool = False
     is_stage: bool = False
     limit: Limit | None = None
+    stopped_on: frozenset[WorkerId] = frozenset()
 
     def __post_init__(self) -> None:
         job = self.job

@@ -83,6 +83,8 @@ class Variants:
 
     Attributes:
         engines: engines with variants that the fleet has; empty with other objectives.
+        families: what is known of the engines with variants; `families.jobs` have to forget jobs
+            that leave.
         sharing: the variants that share a worker with other variants.
         rule: returns the number of the variant of a query's front that is used.
     """
@@ -102,7 +104,7 @@ class Variants:
         self.sharing: frozenset[EngineName] = frozenset()
         self._fronts = Fronts(estimator)
         self._pools = Pools(estimator, fleet, queue, self._fronts)
-        self._families = self._pools.families
+        self.families = self._pools.families
         self.margins = Margins(fleet, queue)
         self._credits: dict[EngineName, Credit] = {}
         self.rule: Callable[[Query], int] = self._spend
@@ -124,19 +126,14 @@ class Variants:
         shared = [worker.engines & self.engines for worker in self._fleet.workers.values()]
         self.sharing = frozenset().union(*(each for each in shared if len(each) > 1))
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
-            jobs = self._families[engine].jobs
+            jobs = self.families[engine].jobs
             for job in self._queue.in_order({engine}):
                 if not job.is_request:
                     jobs.add(job)
 
     def arrived(self, job: JobRecord, now: float) -> None:
         """Count a request or job of an engine with variants."""
-        self._families[job.job.engine].arrived(job, now)
-
-    def removed(self, job: JobRecord) -> None:
-        """Forget a job that left the system."""
-        if (family := self._families.get(job.job.engine)) is not None:
-            family.jobs.remove(job)
+        self.families[job.job.engine].arrived(job, now)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""

@@ -8,7 +8,7 @@ import pytest
 from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.settings import SchedulingSettings
-from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
+from synergai.domain import EngineName, Fault, Outcome, WorkerClass, WorkerId
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker, started
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
@@ -113,15 +113,6 @@ def test_job_is_stopped_once_for_each_worker() -> None:
     failed = events.AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
     assert stopped(core.handle(failed, 2.0)) == []
     assert stopped(core.handle(events.QueriesDone(rest.id, 300), 5.0)) == []
-
-
-def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
-    core = core_with_old_worker()
-    started(core, arrived("job", 100_000))
-    core.handle(joined(NEW_1, NEW), 1.0)
-    assert core._probes._stopped_for
-    core.handle(events.JobCancelled(JobId("job")), 2.0)
-    assert not core._probes._stopped_for
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, Order, SendInputs
 from gateway.jobs import input_feed, submitted
 from gateway.jobs.input_feed import TensorRoom
-from gateway.jobs.tracker import ProgressRate
+from gateway.journal.job_record import ProgressRate
 from synergai.core.scheduling.events import Stop
 from synergai.domain import EngineName, Job, JobId
 from synergai.errors import InvalidInput
