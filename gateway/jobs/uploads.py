@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an upload in memory, unless a single message is larger."""
-MEMORY_BYTES: Final = 512 * 1024 * 1024
-"""Memory of all open uploads by default."""
 FREE_BYTES: Final = 64 * 1024 * 1024
 """Room on the disk that uploads leave to the journal and to results."""
 IDLE_S: Final = 300.0
@@ -96,8 +94,6 @@ class InputUploads:
     Args:
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
             whose clients send slowly, or nothing, must not keep requests from being accepted.
-        idle_s: time without a message after which an upload is ended.
-        first_s: time without the first message after which a call is ended.
     """
 
     def __init__(
@@ -106,16 +102,12 @@ class InputUploads:
         journal: Journal,
         admission: Admission,
         *,
-        memory_bytes: int = MEMORY_BYTES,
-        idle_s: float = IDLE_S,
-        first_s: float = FIRST_S,
+        memory_bytes: int,
     ) -> None:
         self._store = store
         self._journal = journal
         self._admission = admission
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
-        self._idle_s = idle_s
-        self._first_s = first_s
         self._open: Counter[str] = Counter()
 
     async def upload(
@@ -134,7 +126,7 @@ class InputUploads:
         self._open[tenant] += 1
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
-            async with aclosing(_ReadAhead(messages, self._idle_s).batches(opening)) as batches:
+            async with aclosing(_ReadAhead(messages).batches(opening)) as batches:
                 del opening, first
                 if user is not None and key not in self._store:
                     async for batch in batches:
@@ -180,11 +172,11 @@ class InputUploads:
 
     async def _first(self, messages: AsyncIterator[bytes]) -> bytes | None:
         try:
-            async with asyncio.timeout(self._first_s):
+            async with asyncio.timeout(FIRST_S):
                 return await anext(messages, None)
         except TimeoutError:
             raise Unavailable(
-                f"no message has arrived for {self._first_s:g} s; begin the upload once there is "
+                f"no message has arrived for {FIRST_S:g} s; begin the upload once there is "
                 "something to send"
             ) from None
 
@@ -317,9 +309,8 @@ def _check_disk(directory: Path, size: int) -> None:
 class _ReadAhead:
     """Reads messages of a client ahead while earlier ones are written."""
 
-    def __init__(self, messages: AsyncIterator[bytes], idle_s: float) -> None:
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
         self._messages = messages
-        self._idle_s = idle_s
         self._reading = TaskBag()
         self._read: list[bytes] = []
         self._bytes = 0
@@ -336,11 +327,11 @@ class _ReadAhead:
             del first
             while True:
                 try:
-                    async with asyncio.timeout(self._idle_s):
+                    async with asyncio.timeout(IDLE_S):
                         await self._arrived.wait()
                 except TimeoutError:
                     raise Unavailable(
-                        f"no message has arrived for {self._idle_s:g} s; continue the upload with "
+                        f"no message has arrived for {IDLE_S:g} s; continue the upload with "
                         "the next one"
                     ) from None
                 self._arrived.clear()

@@ -45,7 +45,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 KEPT_JOBS: Final = 100_000
-"""Ended jobs that are kept; older ones are deleted."""
+"""Ended jobs that are kept by default; older ones are deleted."""
 _PURGE_EVERY: Final = 256
 _PROBE_S: Final = 1.0
 """Seconds between two looks for space on a full disk."""
@@ -65,30 +65,18 @@ class _QueuedOperation(NamedTuple):
     results: _Results | None = None
 
 
-def _read(
-    operation: Callable[Concatenate[Connection, P], T],
+def _method(
+    operation: Callable[Concatenate[Connection, P], T], *, writes: bool
 ) -> Callable[Concatenate[Journal, P], asyncio.Future[T]]:
-    """Return the method that executes an operation and changes nothing."""
+    """Return the method that executes an operation; one that `writes` fails on a full disk."""
 
     @wraps(operation)
-    def read(self: Journal, /, *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
-        return self._enqueue(lambda connection: operation(connection, *args, **options))
-
-    return read
-
-
-def _write(
-    operation: Callable[Concatenate[Connection, P], T],
-) -> Callable[Concatenate[Journal, P], asyncio.Future[T]]:
-    """Return the method that executes an operation and fails while the disk is full."""
-
-    @wraps(operation)
-    def write(self: Journal, /, *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
+    def method(self: Journal, /, *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
         return self._enqueue(
-            lambda connection: operation(connection, *args, **options), writes=True
+            lambda connection: operation(connection, *args, **options), writes=writes
         )
 
-    return write
+    return method
 
 
 class Journal:
@@ -190,30 +178,30 @@ class Journal:
             self._purge(self._kept_jobs)
         return self._record_end(record)
 
-    record_dispatch = _write(operations.record_dispatch)
-    record_execution = _write(operations.record_execution)
-    _record_end = _write(operations.record_end)
-    _purge = _write(operations.purge)
-    add_engines = _write(operations.add_engines)
-    remove_engines = _write(operations.remove_engines)
-    forget_engines = _write(operations.forget_engines)
-    set_unloaded = _write(operations.set_unloaded)
-    set_description = _write(operations.set_description)
-    change_documents = _write(operations.change_documents)
+    record_dispatch = _method(operations.record_dispatch, writes=True)
+    record_execution = _method(operations.record_execution, writes=True)
+    _record_end = _method(operations.record_end, writes=True)
+    _purge = _method(operations.purge, writes=True)
+    add_engines = _method(operations.add_engines, writes=True)
+    remove_engines = _method(operations.remove_engines, writes=True)
+    forget_engines = _method(operations.forget_engines, writes=True)
+    set_unloaded = _method(operations.set_unloaded, writes=True)
+    set_description = _method(operations.set_description, writes=True)
+    change_documents = _method(operations.change_documents, writes=True)
 
     # --- reads --------------------------------------------------------------------------------
 
-    find_accepted = _read(operations.find_accepted)
-    find_job = _read(operations.find_job)
-    unfinished_jobs = _read(operations.unfinished_jobs)
-    ended_jobs = _read(operations.ended_jobs)
-    upload_user = _read(operations.upload_user)
-    jobs_over_uploads = _read(operations.jobs_over_uploads)
-    engines = _read(operations.engines)
-    forgotten_engines = _read(operations.forgotten_engines)
-    unloaded_engines = _read(operations.unloaded_engines)
-    descriptions = _read(operations.descriptions)
-    documents = _read(operations.documents)
+    find_accepted = _method(operations.find_accepted, writes=False)
+    find_job = _method(operations.find_job, writes=False)
+    unfinished_jobs = _method(operations.unfinished_jobs, writes=False)
+    ended_jobs = _method(operations.ended_jobs, writes=False)
+    upload_user = _method(operations.upload_user, writes=False)
+    jobs_over_uploads = _method(operations.jobs_over_uploads, writes=False)
+    engines = _method(operations.engines, writes=False)
+    forgotten_engines = _method(operations.forgotten_engines, writes=False)
+    unloaded_engines = _method(operations.unloaded_engines, writes=False)
+    descriptions = _method(operations.descriptions, writes=False)
+    documents = _method(operations.documents, writes=False)
 
     async def confirm(self) -> None:
         """Check that no other gateway has taken over, before what is in files is acknowledged."""

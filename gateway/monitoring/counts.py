@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -218,7 +219,7 @@ class WorkMetrics:
     """Metrics of an engine's requests, or of its jobs."""
 
     def __init__(self, buckets: Buckets) -> None:
-        self.outcomes: dict[str, int] = {}
+        self.outcomes = Counter[str]()
         self.violations = 0
         self.queue = Histogram(buckets)
         self.run = Histogram(buckets)
@@ -226,7 +227,7 @@ class WorkMetrics:
         self.excess = Histogram(buckets)
 
     def count(self, outcome: str) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        self.outcomes[outcome] += 1
 
     def observe_run(self, estimated_s: float | None, actual_s: float) -> None:
         """Record the time from dispatch to completion and its estimate, if there was one."""
@@ -241,7 +242,7 @@ class WorkMetrics:
 
 
 class VariantMetrics:
-    """Metrics of one variant of an engine."""
+    """Metrics of the queries of an engine, or of one of its variants."""
 
     def __init__(self) -> None:
         self.queries = 0
@@ -254,7 +255,7 @@ class VariantMetrics:
         )
 
 
-class EngineMetrics:
+class EngineMetrics(VariantMetrics):
     """Metrics of one engine.
 
     Attributes:
@@ -263,19 +264,16 @@ class EngineMetrics:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests = WorkMetrics(REQUEST_BUCKETS)
         self.jobs = WorkMetrics(JOB_BUCKETS)
-        self.queries = self.labelled = self.correct = 0
-        self.statistics = EngineStatistics()
+        self.labelled = self.correct = 0
         self.variants: dict[str, VariantMetrics] = {}
         self.accuracy = 0.0
         self.floor_violations = 0
 
     def record(self, completed: CompletedQueries) -> None:
-        self.queries += completed.queries
-        self.statistics.record_compute(
-            completed.queries, completed.compute_s, completed.at, completed.batch
-        )
+        super().record(completed)
         if completed.variant:
             self.variant(completed.variant).record(completed)
 
@@ -299,7 +297,7 @@ class EngineMetrics:
     def effective_accuracy(self) -> float:
         """Mean accuracy of the answers to requests; those that were late or missing count as 0."""
         outcomes = self.requests.outcomes
-        counted = sum(outcomes.get(outcome, 0) for outcome in _COUNTED)
+        counted = sum(outcomes[outcome] for outcome in _COUNTED)
         return self.accuracy / counted if counted else 0.0
 
 
@@ -323,11 +321,12 @@ class TenantLabels:
         return label
 
 
-class TenantState(NamedTuple):
+class TenantState:
     """Counts of one tenant, by outcome."""
 
-    requests: dict[str, int]
-    jobs: dict[str, int]
+    def __init__(self) -> None:
+        self.requests = Counter[str]()
+        self.jobs = Counter[str]()
 
 
 class TenantCounts:
@@ -338,16 +337,13 @@ class TenantCounts:
         self.by_label: dict[str, TenantState] = {}
 
     def count_request(self, tenant: str, outcome: str) -> None:
-        counts = self._of(tenant).requests
-        counts[outcome] = counts.get(outcome, 0) + 1
+        self._of(tenant).requests[outcome] += 1
 
     def count_job(self, tenant: str, outcome: str) -> None:
-        counts = self._of(tenant).jobs
-        counts[outcome] = counts.get(outcome, 0) + 1
+        self._of(tenant).jobs[outcome] += 1
 
     def _of(self, tenant: str) -> TenantState:
         state = self.by_label.get(tenant or DEFAULT)
         if state is None:
-            label = self._labels.of(tenant)
-            state = self.by_label.setdefault(label, TenantState({}, {}))
+            state = self.by_label.setdefault(self._labels.of(tenant), TenantState())
         return state

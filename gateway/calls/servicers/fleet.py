@@ -295,7 +295,7 @@ class PolicyCalls:
             prepared=self.versions.is_prepared(engine),
             loaded=self._model_control.is_resident(engine),
             requests=sum(outcomes.values()),
-            errors=sum(outcomes.get(outcome, 0) for outcome in _ERRORS),
+            errors=sum(outcomes[outcome] for outcome in _ERRORS),
             mean_s=success.seconds / success.count if success.count else 0.0,
             queries=metrics.queries,
             labelled=metrics.labelled,

@@ -112,7 +112,7 @@ class GatewayHarness:
             1,
         )
         self.store = DataStore(self.directory)
-        self.uploads = InputUploads(self.store, self.journal, self.admission)
+        self.uploads = InputUploads(self.store, self.journal, self.admission, memory_bytes=1 << 29)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
         self.routes = JobRoutes(
             self.dispatcher.workers, core.profiles, self.versions.routes, load_nothing

@@ -154,24 +154,29 @@ async def test_tenant_holds_at_most_half_of_the_open_uploads(harness: OwnDataHar
     await opened_uploads(uploads, ["lab", "lab"], end)
 
 
-async def test_upload_without_a_first_message_is_ended(harness: OwnDataHarness) -> None:
-    uploads = InputUploads(harness.store, harness.journal, harness.admission, first_s=0.0)
+async def test_upload_without_a_first_message_is_ended(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "FIRST_S", 0.0)
 
     async def silent() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
         yield b""
 
     with pytest.raises(Unavailable, match="no message has arrived"):
-        await anext(uploads.upload("", silent(), lambda: None))
+        await anext(harness.uploads.upload("", silent(), lambda: None))
 
 
-async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness) -> None:
-    uploads = InputUploads(harness.store, harness.journal, harness.admission, idle_s=0.0)
+async def test_idle_upload_is_ended_and_keeps_its_inputs(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await harness.upload(3)
-    receipts = uploads.upload("", idle("up", asyncio.Event()), lambda: None)
+    monkeypatch.setattr(uploads, "IDLE_S", 0.0)
+    receipts = harness.uploads.upload("", idle("up", asyncio.Event()), lambda: None)
     assert (await anext(receipts)).stored == 3
     with pytest.raises(Unavailable, match="continue the upload"):
         await anext(receipts)
+    monkeypatch.undo()
     assert await harness.upload(0) == [3]
 
 
