@@ -134,7 +134,11 @@ def _run(
     if find_spec("onnx") is None:
         raise NotFound(f"cutting needs the package 'onnx'; {pip_install('engines')}")
     limit = _BYTES + _BYTES_PER_MODEL_BYTE * size_bytes(model)
-    order = _Order(str(model), os.getpid(), limit, in_one_file, digest, stages, halved)
+    return _run_child(_Order(str(model), os.getpid(), limit, in_one_file, digest, stages, halved))
+
+
+def _run_child(order: _Order) -> ModelCuts:
+    name = Path(order.model).name
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -144,10 +148,10 @@ def _run(
             timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise InvalidInput(f"{model.name} cannot be cut within {_TIMEOUT_S:g} s") from None
+        raise InvalidInput(f"{name} cannot be cut within {_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise InvalidInput(
-            f"{model.name} cannot be cut: the process that reads it ended with exit code "
+            f"{name} cannot be cut: the process that reads it ended with exit code "
             f"{done.returncode}"
         )
     return msgspec.json.decode(done.stdout, type=ModelCuts)

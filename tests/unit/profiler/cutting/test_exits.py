@@ -20,6 +20,7 @@ from synergai.models.definition import read_definition
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE
 
+pytestmark = pytest.mark.usefixtures("cuts_here")
 ENGINE = "onnx_digits"
 CUTS = ["conv1/pool", "conv2/pool"]
 Columns = tuple[dict[str, NDArray[np.float32]], NDArray[np.int64] | None]

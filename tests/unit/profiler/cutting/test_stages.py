@@ -14,6 +14,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.samples import write_samples
 from synergai.names import engine_of_stage, is_stage, stage_name
 
+pytestmark = pytest.mark.usefixtures("cuts_here")
 NAMES = ["net.s0-1", "net.s1-3", "net.s3-4"]
 
 

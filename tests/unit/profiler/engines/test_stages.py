@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,17 @@ def run(*arguments: str | Path) -> str:
     return result.output
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    zoo.build("onnx_digits", models, lambda _: None)
+    return models
+
+
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def models(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    zoo.build("onnx_digits", tmp_path / "models", lambda _: None)
+    shutil.copytree(built, tmp_path / "models")
     return tmp_path / "models"
 
 
@@ -40,6 +48,7 @@ def test_cuts_are_listed_and_made_into_stages(models: Path) -> None:
         assert f"{stage.name}: {stage.file}\nchecked" in said
 
 
+@pytest.mark.usefixtures("cuts_here")
 def test_half_tensors_are_compared_with_the_whole_engine_on_its_samples(models: Path) -> None:
     said = run("split", "onnx_digits", "--at", "conv2/pool", "--half", "--models", models)
     assert re.search(
@@ -52,6 +61,7 @@ def test_half_tensors_are_compared_with_the_whole_engine_on_its_samples(models: 
     assert "no samples.npz to measure how 16-bit floats change its answers" in said
 
 
+@pytest.mark.usefixtures("cuts_here")
 def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(
     models: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def a_planner(
             sessions="prewarmed",
             estimate_error=0.0,
             rate=rate,
+            count=12,
         )
         for seed in (0, 1)
     )
@@ -99,14 +100,14 @@ def test_share_of_violations_is_not_rounded_below_a_whole_job() -> None:
 
 
 def test_demand_beyond_the_limit_has_no_option() -> None:
-    assert plan(a_planner(a_profile(), rate=1e6, max_workers=8)) == []
+    assert plan(a_planner(a_profile(), rate=1e6, max_workers=1)) == []
 
 
 def test_insufficient_fleets_are_recognised_without_whole_simulations() -> None:
     quick = a_planner(a_profile(), rate=4.0)
     whole = a_planner(a_profile(), rate=4.0)
     runs = []
-    for fast, slow in itertools.product(range(1, 4), range(1, 6)):
+    for fast, slow in itertools.product((1, 3), (1, 3, 5)):
         fleet = {FAST: fast, SLOW: slow}
         shares = []
         for workload in (*whole.workloads, *whole.fresh):
@@ -141,14 +142,14 @@ def test_a_fleet_that_fails_on_fresh_seeds_does_not_suffice() -> None:
     least = planner.least({FAST: 1})
     assert least is not None
     other = a_planner(a_profile(), rate=0.5)
-    other.fresh = a_planner(a_profile(), rate=8.0).workloads
+    other.fresh = a_planner(a_profile(), rate=32.0).workloads
     assert other.sufficient(least.fleet) is None
 
 
 def test_a_screened_fleet_needs_no_margin() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     planner = a_planner(profile)
-    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
+    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(4)]
     fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
     late = 0
     for workload in planner.workloads:
@@ -163,7 +164,7 @@ def test_a_screened_fleet_needs_no_margin() -> None:
 
 def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
-    workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
+    workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(4)]
     planner = a_planner(profile, violations=0.99)
     planner.workloads = planner.fresh = workloads
     fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
