@@ -1,4 +1,4 @@
-"""Short runs of acceptance scripts, and what they report as an error."""
+"""A short run of an acceptance script, and what they report as an error."""
 
 from pathlib import Path
 
@@ -10,16 +10,8 @@ from tests.acceptance.crashes import find_errors
 from tests.acceptance.power_loss import cut_all, record_workload
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "crashes.py --kills 3 --jobs 30",
-        "crashes.py --kills 3 --jobs 6 --work stages",
-        "mutated_models.py --count 4",
-    ],
-)
-def test_fleet_withstands_a_short_run(command: str) -> None:
-    scripts.run_script(*command.split())
+def test_fleet_withstands_a_short_run() -> None:
+    scripts.run_script(*["crashes.py", "--kills", "3", "--jobs", "30"])
 
 
 @pytest.mark.parametrize(("synchronous", "loses"), [("full", False), ("off", True)])

@@ -1,37 +1,16 @@
-"""Results of small networks in the formats that the zoo builds; the acceptance tests have all."""
+"""Detections of small networks; the acceptance tests have all engines in all formats."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from profiler.zoo.architectures import Architecture, MobileNet, SsdMobileNet, calibrated_weights
-from profiler.zoo.image_engines import QUIET, export_model
+from profiler.zoo.architectures import Architecture, SsdMobileNet, calibrated_weights
 from profiler.zoo.layer_builder import Weights
 from profiler.zoo.onnx_models import onnx_model
 from profiler.zoo.photographs import all_views
 from synergai.models.processing import FAMILIES, prepare
-from tests.tiny_tensorflow import needs_tensorflow
-from worker_agent.backends.tflite import TfliteBackend
-
-MOBILENET = MobileNet(size=64, width=0.25)
-# TensorFlow is too large, and too fond of warnings, for the process of the tests.
-RUN_SAVED_MODEL = """
-import sys
-from pathlib import Path
-import numpy as np
-sys.modules["keras"] = None  # nor does an engine host import it
-import tensorflow as tf
-folder = Path(sys.argv[1])
-answer = tf.saved_model.load(folder / "saved_model").signatures["serving_default"]
-answers = [answer(tf.constant(image[np.newaxis])) for image in np.load(folder / "images.npy")]
-np.save(folder / "answers.npy", np.concatenate([next(iter(each.values())) for each in answers]))
-"""
 
 
 def images_of(network: Architecture) -> NDArray[np.float32 | np.int64]:
@@ -55,44 +34,6 @@ def onnx_answers(
         given.name: np.concatenate(column)
         for given, column in zip(session.get_outputs(), zip(*answers, strict=True), strict=True)
     }
-
-
-def saved_model_answers(folder: Path) -> NDArray[np.float32]:
-    np.save(folder / "images.npy", images_of(MOBILENET))
-    subprocess.run(
-        [sys.executable, "-c", RUN_SAVED_MODEL, str(folder)],
-        check=True,
-        capture_output=True,
-        env=os.environ | QUIET,
-    )
-    found: NDArray[np.float32] = np.load(folder / "answers.npy")
-    return found
-
-
-def tflite_answers(folder: Path) -> NDArray[np.float32]:
-    backend = TfliteBackend(folder / "tflite", threads=1)
-    [taken], [given] = backend.inputs, backend.outputs
-    images = images_of(MOBILENET)
-    answers = [backend.run({taken.name: image[np.newaxis]}, [given.name])[0] for image in images]
-    return np.concatenate([np.asarray(each, np.float32) for each in answers])
-
-
-@needs_tensorflow
-def test_mobilenet_gives_the_same_probabilities_in_all_exact_formats(tmp_path: Path) -> None:
-    weights = calibrated_weights(MOBILENET, lambda _: None)
-    export_model(MOBILENET, weights, "saved_model", tmp_path / "saved_model")
-    export_model(MOBILENET, weights, "tflite", tmp_path / "tflite")
-
-    [expected] = onnx_answers(MOBILENET, weights, 11).values()
-
-    assert np.allclose(expected.sum(axis=1), 1, atol=1e-5)
-    assert len(set(expected.argmax(axis=1))) > 1
-    for answers in (
-        *onnx_answers(MOBILENET, weights, 8).values(),
-        saved_model_answers(tmp_path),
-        tflite_answers(tmp_path),
-    ):
-        assert np.abs(answers - expected).max() <= 1e-4
 
 
 def test_ssd_suppresses_overlapping_boxes_of_a_class() -> None:

@@ -10,7 +10,7 @@ from tests.chains import ENGINE, write_stages
 from tests.waiting import wait_until
 
 TENSOR = 32 << 10
-QUERIES = 400
+QUERIES = 250
 
 
 def test_job_moves_to_a_better_chain_when_a_worker_joins(tmp_path: Path) -> None:

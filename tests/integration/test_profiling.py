@@ -91,19 +91,11 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     assert "Result is : VALID" in summary
 
 
-def test_batches_are_profiled_of_an_engine_that_has_them(models: Path, tmp_path: Path) -> None:
-    shutil.copytree(models / "onnx_identity", tmp_path / "models" / "batched")
-    (tmp_path / "models" / "batched" / "engine.toml").write_text("max_batch = 2\n")
-    few = ("--queries", "1", "--min-duration", "0")
-    subprocess.run(command(tmp_path / "models", tmp_path, *few), capture_output=True, check=True)
-    (entry,) = load_dictionary(tmp_path / "d.db")
-    assert len(entry.batch_qps) == 1
-
-
-def test_engine_that_cannot_be_measured_does_not_end_the_profile_of_all(
+def test_engine_that_cannot_be_measured_does_not_end_the_profile_of_all_with_their_batches(
     models: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(models / "onnx_identity", tmp_path / "models" / "works")
+    (tmp_path / "models" / "works" / "engine.toml").write_text("max_batch = 2\n")
     (tmp_path / "models" / "a_broken_one").mkdir()
     (tmp_path / "models" / "a_broken_one" / "model.onnx").write_bytes(b"no model")
     few = ("--queries", "1", "--min-duration", "0")
@@ -113,7 +105,7 @@ def test_engine_that_cannot_be_measured_does_not_end_the_profile_of_all(
     )
     assert b"cannot measure a_broken_one with threads=1" in b" ".join(done.stderr.split())
     (entry,) = load_dictionary(tmp_path / "d.db")
-    assert entry.engine == "works"
+    assert (entry.engine, len(entry.batch_qps)) == ("works", 1)
 
     one = command(tmp_path / "models", tmp_path, *few, "--engines", "a_broken_one")
     assert subprocess.run(one, capture_output=True, check=False).returncode == 1

@@ -25,7 +25,6 @@ from synergai.errors import Overloaded
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks
-from tests.integration.conftest import journal_in_a_file
 from tests.integration.test_versions import put_version
 from tests.waiting import wait_until
 
@@ -213,7 +212,6 @@ def test_access_table_is_checked(machine: Machine) -> None:
     assert "ops" in machine.run("Secure")
 
 
-@journal_in_a_file
 def test_backup_of_a_running_gateway_restores_its_jobs(machine: Machine) -> None:
     job = machine.submit()
     assert "intact" in machine.run("Back up")
@@ -231,7 +229,6 @@ def test_upgrade_loses_no_accepted_work(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("small_disk")
-@journal_in_a_file
 def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
     job = machine.submit()
     printed = machine.run("Full volume")
@@ -246,7 +243,6 @@ def latest(machine: Machine) -> str:
         return client.infer("times", {"x": [1.0]}, deadline=30.0).version
 
 
-@journal_in_a_file
 def test_lost_state_is_restored_with_the_fleet_its_pin_and_its_jobs(enrolled: Machine) -> None:
     machine, versions = enrolled, enrolled.folder / "versions"
     for version in (1, 2):
