@@ -36,7 +36,7 @@ from synergai.wire.converters import configuration_to_proto
 from synergai.wire.work_messages import Orders, RelayedTensors, Reports, decode_reports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
@@ -91,11 +91,7 @@ class WorkStreams:
     def serve(self, connection_id: str, transport: WorkTransport) -> None:
         connection, worker = self._connections.authenticate(connection_id)
         collector = OrderCollector(worker, self._clock)
-        orders: SendQueue[Order] = SendQueue(
-            _ORDERS_LIMIT,
-            on_error=transport.close,
-            send_at_once=partial(self._send_at_once, collector, transport),
-        )
+        orders = OrderQueue(partial(self._send_at_once, collector, transport), transport.close)
         worker.orders.close(Unavailable("replaced by a newer work stream"))
         self._dispatcher.remove_worker(worker)
         worker.orders = orders
@@ -163,7 +159,22 @@ class WorkStreams:
         self._intake.apply(worker, reports)
         if reports.wanted or reports.relayed:
             self._relays.apply(worker, reports)
-        worker.orders.recheck()
+        if worker.orders.enough is not None:
+            worker.orders.recheck()
+
+
+class OrderQueue(SendQueue[Order]):
+    """Orders to a worker; while none waits, `send_at_once` may send one, and returns whether."""
+
+    def __init__(
+        self, send_at_once: Callable[[Order], bool], on_error: Callable[[], object]
+    ) -> None:
+        super().__init__(_ORDERS_LIMIT, on_error=on_error)
+        self._send_at_once = send_at_once
+
+    def put(self, item: Order, on_written: Callable[[], object] | None = None) -> None:
+        if not (self.is_awaited and self._send_at_once(item)):
+            super().put(item, on_written)
 
 
 class OrderCollector:

@@ -18,9 +18,12 @@ class SendQueue(Generic[T]):
 
     The handler receives everything that was put during one turn of the event loop, or while the
     peer was slow, as one batch. With more items than the limit, the peer is stuck: the queue is
-    closed with `Overloaded`, and `on_error` called for a handler that waits for its peer. An item
-    that is put while the handler waits for one is sent by `send_at_once`, if that returns true,
-    which spares the handler a turn of the event loop.
+    closed with `Overloaded`, and `on_error` called for a handler that waits for its peer.
+
+    Attributes:
+        is_awaited: the handler waits for the first item of a batch. Who sends it instead of putting
+            it spares the handler a turn of the event loop.
+        enough: whether a number of items suffices for a handler that collects them; else None.
     """
 
     def __init__(
@@ -28,7 +31,6 @@ class SendQueue(Generic[T]):
         limit: int,
         *,
         on_error: Callable[[], object] | None = None,
-        send_at_once: Callable[[T], bool] | None = None,
     ) -> None:
         self._limit = limit
         self._items: list[T] = []
@@ -36,11 +38,10 @@ class SendQueue(Generic[T]):
         self._on_written: list[Callable[[], object]] = []
         self._on_batch_written: list[Callable[[], object]] = []
         self._waiter: asyncio.Future[None] | None = None
-        self._enough: Callable[[int], bool] | None = None
+        self.enough: Callable[[int], bool] | None = None
         self._error: BaseException | None = None
-        self.closed = False
+        self.closed = self.is_awaited = False
         self._on_error = on_error
-        self._send_at_once = send_at_once
 
     @property
     def is_half_full(self) -> bool:
@@ -57,15 +58,11 @@ class SendQueue(Generic[T]):
         if self.closed:
             self._drop_all()
             return
-        # The handler waits for the first item of a batch.
-        is_awaited = self._waiter is not None and self._enough is None and not self._items
-        if is_awaited and self._send_at_once is not None and self._send_at_once(item):
-            return
         if len(self._items) >= self._limit:
             self.close(Overloaded(f"{self._limit} messages are queued for a peer that reads none"))
             return
         self._items.append(item)
-        if self._enough is None or self._enough(len(self._items)):
+        if self.enough is None or self.enough(len(self._items)):
             self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -97,6 +94,7 @@ class SendQueue(Generic[T]):
                 raise self._error
             if self.closed:
                 return []
+            self.is_awaited = True
             await self._woken()
         return self.get_batch_nowait()
 
@@ -134,18 +132,18 @@ class SendQueue(Generic[T]):
         """Collect further items until there are `enough`, and return them in order."""
         if not (self.closed or enough(len(self._items))):
             # Checked where items are put: waking the handler for each of them would cost more.
-            self._enough = enough
+            self.enough = enough
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
             try:
                 await self._woken()
             finally:
                 timer.cancel()
-                self._enough = None
+                self.enough = None
         return self.get_batch_nowait()
 
     def recheck(self) -> None:
         """Have `collect_until` evaluate its condition again."""
-        if self._enough is not None and self._enough(len(self._items)):
+        if self.enough is not None and self.enough(len(self._items)):
             self._wake()
 
     def _batch_written(self) -> None:
@@ -164,6 +162,7 @@ class SendQueue(Generic[T]):
         return waiter
 
     def _wake(self) -> None:
+        self.is_awaited = False
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():  # done if the handler was cancelled
             waiter.set_result(None)

@@ -70,7 +70,7 @@ class InferenceStream:
         self._readable = asyncio.Event()
         self._all_read = False
         self._sending: list[bytes] = []
-        self.responses: SendQueue[bytes] = SendQueue(2 * window, send_at_once=self._send_at_once)
+        self.responses: SendQueue[bytes] = SendQueue(2 * window)
         self.write_at_once: Callable[[bytes], bool] = _cannot_write
         self.failure: SynergaiError | None = None
         self._on_disconnected = on_disconnected
@@ -177,13 +177,10 @@ class InferenceStream:
 
     def _put(self, response: bytes) -> None:
         self._unread_bytes += len(response)
-        self.responses.put(response)
-
-    def _send_at_once(self, response: bytes) -> bool:
-        if not self.write_at_once(response):
-            return False
-        self.on_sent(response)
-        return True
+        if self.responses.is_awaited and self.write_at_once(response):
+            self.on_sent(response)
+        else:
+            self.responses.put(response)
 
     async def next_to_send(self) -> bytes | None:
         """Wait for the next response to send; None once there are no more."""

@@ -113,40 +113,31 @@ async def test_collecting_until_idle_times_out() -> None:
     assert await queue.collect_until_idle(turns=10**9, timeout_s=0.0) == [1]
 
 
-async def test_an_item_for_a_waiting_handler_can_be_sent_at_once() -> None:
-    sent: list[int] = []
-
-    def send(item: int) -> bool:
-        if item % 2:
-            sent.append(item)
-        return bool(item % 2)
-
-    queue: SendQueue[int] = SendQueue(10, send_at_once=send)
+async def test_an_item_is_awaited_until_the_first_one_of_a_batch_is_put() -> None:
+    queue: SendQueue[int] = SendQueue(10)
     waiting = asyncio.create_task(queue.get_batch())
     await turns()
-    for item in (1, 3, 4):
-        queue.put(item)
-    assert sent == [1, 3]
-    assert await waiting == [4]
-
-
-async def test_no_item_overtakes_those_that_the_handler_has_not_got_yet() -> None:
-    sent: list[int] = []
-
-    def send(item: int) -> bool:
-        sent.append(item)
-        return True
-
-    queue: SendQueue[int] = SendQueue(10, send_at_once=send)
-    queue.put(0)
+    awaited = [queue.is_awaited]
     queue.put(1)
-    assert await queue.get_batch() == [0, 1]
+    awaited.append(queue.is_awaited)
+    assert await waiting == [1]
+    assert awaited == [True, False]
+
+
+async def test_no_item_is_awaited_while_others_are_collected_or_the_queue_is_closed() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    queue.put(0)
+    assert not queue.is_awaited
     collecting = asyncio.create_task(queue.collect_until(lambda count: count >= 2, LONG_S))
     await turns()
-    for item in (2, 3):
-        queue.put(item)
-    assert await collecting == [2, 3]
-    assert not sent
+    assert not queue.is_awaited
+    queue.put(1)
+    assert await collecting == [0, 1]
+    waiting = asyncio.create_task(queue.get_batch())
+    await turns()
+    queue.close()
+    assert not queue.is_awaited
+    assert await waiting == []
 
 
 async def test_item_is_written_when_the_handler_asks_for_the_next_ones() -> None:
