@@ -147,10 +147,16 @@ def gateway() -> Gateway:
     return Gateway()
 
 
-async def test_placed_version_is_fetched_and_installed_with_all_its_files(
-    tmp_path: Path, gateway: Gateway
-) -> None:
+@pytest.fixture
+async def worker(tmp_path: Path, gateway: Gateway) -> AsyncGenerator[Worker]:
     worker = Worker(tmp_path, gateway)
+    yield worker
+    await worker.stop()
+
+
+async def test_placed_version_is_fetched_and_installed_with_all_its_files(
+    tmp_path: Path, worker: Worker, gateway: Gateway
+) -> None:
     assert await worker.place(gateway.version("net", 2)) == ["installed"]
     folder = ModelDirectories(tmp_path / "models", tmp_path / "fetched").folder(EngineName("net/2"))
     assert (folder / "model.onnx").read_bytes() == MODEL
@@ -162,25 +168,20 @@ async def test_placed_version_is_fetched_and_installed_with_all_its_files(
     assert await worker.place(gateway.version("net", 2)) == ["installed"]
     assert gateway.sent.total() == sent
     assert worker.reports[-1].fetched
-    await worker.stop()
 
 
-async def test_smallest_versions_are_fetched_first(tmp_path: Path, gateway: Gateway) -> None:
-    worker = Worker(tmp_path, gateway)
+async def test_smallest_versions_are_fetched_first(worker: Worker, gateway: Gateway) -> None:
     sizes = {"middle": 2000, "large": 3000, "small": 1000}
     await worker.place(*(gateway.version(name, 1, b"x" * size) for name, size in sizes.items()))
     installed = [each.engine for each in worker.reports if STATES[each.state] == "installed"]
     assert installed == ["small", "middle", "large"]
-    await worker.stop()
 
 
 async def test_model_directory_is_read_once_for_all_versions(
-    tmp_path: Path, gateway: Gateway
+    worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     await worker.place(*(gateway.version("net", number) for number in range(1, 6)))
     assert worker.looks == 1
-    await worker.stop()
 
 
 @settings(max_examples=25, deadline=None)
@@ -220,36 +221,31 @@ async def test_fetch_continues_after_a_restart_of_the_agent(
 
 
 async def test_damaged_content_is_fetched_again_and_never_installed(
-    tmp_path: Path, gateway: Gateway
+    worker: Worker, gateway: Gateway
 ) -> None:
     placement = gateway.version("net", 1)
     gateway.contents[content_digest(MODEL)] = b"x" * len(MODEL)
-    worker = Worker(tmp_path, gateway)
     assert await worker.place(placement) == ["failed"]
     assert "damaged on its way" in worker.reports[-1].fault
     assert worker.engines() == []
     gateway.contents[content_digest(MODEL)] = MODEL
     await worker.until("net/1")
-    await worker.stop()
 
 
 async def test_manifest_that_cannot_be_read_fails_its_version_only(
-    tmp_path: Path, gateway: Gateway
+    worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     data = b'{"format":2}'  # of a later release
     gateway.contents[content_digest(data)] = data
     newer = hub_pb2.Placement(engine="a", version=1, digest=content_digest(data), size=1)
     assert await worker.place(newer) == ["failed"]
     assert await worker.place(newer, gateway.version("b", 1)) == ["failed", "installed"]
     assert "the manifest" in next(each.fault for each in worker.reports if each.engine == "a")
-    await worker.stop()
 
 
 async def test_version_that_is_no_longer_placed_is_removed_with_its_content(
-    tmp_path: Path, gateway: Gateway
+    worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     first, second = gateway.version("net", 1), gateway.version("net", 2, b"other")
     await worker.place(first, second)
     await worker.place(second)
@@ -257,23 +253,19 @@ async def test_version_that_is_no_longer_placed_is_removed_with_its_content(
     await until(lambda: len(worker.fetched.contents.sizes()) == 3)
     await worker.place()
     await worker.until()
-    await worker.stop()
 
 
 async def test_pushed_again_with_other_files_a_version_is_replaced(
-    tmp_path: Path, gateway: Gateway
+    tmp_path: Path, worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     await worker.place(gateway.version("net", 1))
     assert await worker.place(gateway.version("net", 1, b"other")) == ["installed"]
     assert (tmp_path / "fetched" / "net" / "1" / "model.onnx").read_bytes() == b"other"
-    await worker.stop()
 
 
 async def test_what_a_killed_agent_was_about_to_install_leaves_the_disk(
-    tmp_path: Path, gateway: Gateway
+    tmp_path: Path, worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     left = [tmp_path / "fetched" / name for name in (".new/a", ".old/a", ".digests/.net@1-x")]
     for each in left:
         each.parent.mkdir(parents=True, exist_ok=True)
@@ -281,16 +273,14 @@ async def test_what_a_killed_agent_was_about_to_install_leaves_the_disk(
     await worker.place(gateway.version("net", 1))
     await until(lambda: not any(each.exists() for each in left))
     assert worker.fetched.installed().keys() == {"net"}
-    await worker.stop()
 
 
 @pytest.mark.parametrize(("model", "state"), [(MODEL, "installed"), (b"mine", "conflict")])
 async def test_version_in_the_users_directory_is_compared_and_left_alone(
-    tmp_path: Path, gateway: Gateway, model: bytes, state: str
+    tmp_path: Path, worker: Worker, gateway: Gateway, model: bytes, state: str
 ) -> None:
     own = tmp_path / "own.onnx"
     own.write_bytes(model)
-    worker = Worker(tmp_path, gateway)
     worker.own[EngineName("net/2")] = own
     assert await worker.place(gateway.version("net", 2)) == [state]
     assert not worker.reports[-1].fetched
@@ -299,13 +289,11 @@ async def test_version_in_the_users_directory_is_compared_and_left_alone(
     worker.own.clear()
     worker.reconciler.look_again()
     await worker.until("net/2")
-    await worker.stop()
 
 
 async def test_changed_placements_stop_a_fetch_in_progress(
-    tmp_path: Path, gateway: Gateway
+    worker: Worker, gateway: Gateway
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     big, small = gateway.version("big", 1), gateway.version("small", 1, b"small")
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -323,7 +311,6 @@ async def test_changed_placements_stop_a_fetch_in_progress(
     go_on.set()
     await worker.until("small/1")
     assert gateway.sent[content_digest(MODEL)] <= 2 * gateway.chunk
-    await worker.stop()
 
 
 def stored(fetched: FetchedEngines, name: str, size: int, at: float) -> str:
@@ -363,16 +350,14 @@ def test_full_disk_is_noticed_before_the_fetch(
 
 
 async def test_full_disk_fails_the_version_and_is_tried_again(
-    tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(tmp_path, gateway)
     with monkeypatch.context() as patch:
         patch.setattr(worker.fetched.contents, "free_bytes", lambda: 0)
         patch.setattr(worker.fetched, "_keep_free_bytes", 10)
         assert await worker.place(gateway.version("net", 1)) == ["failed"]
         assert "free space" in worker.reports[-1].fault
     await worker.until("net/1")
-    await worker.stop()
 
 
 async def test_budget_keeps_what_is_no_longer_placed_while_there_is_room(
