@@ -23,6 +23,11 @@ from worker_agent.power.telemetry import (
 )
 
 RAPL = "sys/class/powercap/intel-rapl:0"
+PACKAGE = {
+    f"{RAPL}/name": "package-0",
+    f"{RAPL}/energy_uj": "0",
+    f"{RAPL}/max_energy_range_uj": "9999999",
+}
 
 
 def a_machine(root: Path, files: dict[str, str]) -> MachineFiles:
@@ -53,9 +58,8 @@ def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path
     files = a_machine(
         tmp_path,
         {
-            f"{RAPL}/name": "package-0",
+            **PACKAGE,
             f"{RAPL}/energy_uj": "9000000",
-            f"{RAPL}/max_energy_range_uj": "9999999",
             f"{RAPL}:0/name": "core",
             f"{RAPL}:0/energy_uj": "5",
             f"{RAPL}:0/max_energy_range_uj": "9999999",
@@ -255,15 +259,7 @@ def test_only_gpus_that_are_used_count(
 
 def test_processor_and_gpus_are_added(tmp_path: Path, nvml: Callable[..., FakeNvml]) -> None:
     library = nvml(energies=[0], powers=[1])
-    files = a_machine(
-        tmp_path,
-        {
-            **GPU,
-            f"{RAPL}/name": "package-0",
-            f"{RAPL}/energy_uj": "0",
-            f"{RAPL}/max_energy_range_uj": "9999999",
-        },
-    )
+    files = a_machine(tmp_path, {**GPU, **PACKAGE})
     sensor = open_sensor(files)
     assert sensor.source == "RAPL (1 package), NVML (1 GPU)"
     files.write(f"/{RAPL}/energy_uj", "2000000")
@@ -275,11 +271,6 @@ def test_processor_and_gpus_are_added(tmp_path: Path, nvml: Callable[..., FakeNv
 
 INA_4 = "sys/bus/i2c/drivers/ina3221x/1-0040/iio:device0"
 INA_5 = "sys/bus/i2c/devices/1-0040/hwmon/hwmon3"
-PACKAGE = {
-    f"{RAPL}/name": "package-0",
-    f"{RAPL}/energy_uj": "0",
-    f"{RAPL}/max_energy_range_uj": "9999999",
-}
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ class FakeRun:
     count: int = 1
     variant: str = ""
     batch: int = 1
+    batch_times: BatchTimes | None = None
+    due: float = math.inf
 
 
 @dataclass
@@ -77,12 +79,12 @@ class FakeHost:
         self,
         request: bytes | memoryview,  # noqa: ARG002 - the protocol's, as below
         on_ended: Callable[[RunEnded], None],
-        batch_times: BatchTimes | None = None,  # noqa: ARG002 - as in the protocol
-        due: float = math.inf,  # noqa: ARG002 - as in the protocol
+        batch_times: BatchTimes | None = None,
+        due: float = math.inf,
         variant: str = "",
     ) -> int:
         self.last += 1
-        self.runs[self.last] = FakeRun(on_ended, variant=variant)
+        self.runs[self.last] = FakeRun(on_ended, variant=variant, batch_times=batch_times, due=due)
         return self.last
 
     def run_samples(
