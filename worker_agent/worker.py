@@ -12,7 +12,6 @@ import logging
 import math
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from synergai.wire.limits import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
+from worker_agent.hosts.provider_offers import Runtimes
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.placements.sending import send_engine
@@ -283,9 +283,4 @@ class LocalWorker:
 
 def _installed_backends() -> list[str]:
     """Return the names of the project's own backends whose runtime is installed."""
-    return sorted(
-        {
-            EMULATED,
-            *(name for name, modules in RUNTIMES.items() if any(map(find_spec, modules))),
-        }
-    )
+    return sorted([EMULATED, *filter(Runtimes().has, RUNTIMES)])

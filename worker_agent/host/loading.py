@@ -163,16 +163,14 @@ class ModelLoader:
         self._arena = arena
         self._cores = os.sched_getaffinity(0)
 
-    def load(
-        self, variant: str, since: float, like: Engine | None = None
-    ) -> tuple[LoadedModel | None, Ready | LoadFailed]:
+    def load(self, variant: str, since: float) -> tuple[LoadedModel | None, Ready | LoadFailed]:
         """Load the engine or one variant of it; return what to report, and no model if that fails.
 
-        Its tensors must be those of the variant `like`.
+        All variants have the same tensors: the agent has inspected them.
         """
         try:
             with self._all_cores():
-                return self._load(variant, since, like)
+                return self._load(variant, since)
         except SynergaiError as error:
             missing, lacking = (isinstance(error, each) for each in (BackendMissing, OutOfMemory))
             return None, LoadFailed(str(error), missing, variant, lacking)
@@ -183,7 +181,7 @@ class ModelLoader:
                 f"engine {what} failed to load; see the worker's log", variant=variant
             )
 
-    def _load(self, variant: str, since: float, like: Engine | None) -> tuple[LoadedModel, Ready]:
+    def _load(self, variant: str, since: float) -> tuple[LoadedModel, Ready]:
         whole = ModelDirectory(self._models).get(self._name)
         if whole.fault:
             raise EngineUnusable(f"engine {self._name!r}: {whole.fault}")
@@ -205,8 +203,6 @@ class ModelLoader:
         engine = _loaded_engine(definition, backend, checked, digest)
         check_exit(engine)
         check_batchable(engine)
-        if like is not None:
-            check_same_tensors(variant, engine, like)
         processing = Processing(engine, backend, self._threads)
         model = LoadedModel(
             engine=engine,
@@ -278,16 +274,6 @@ class ModelLoader:
         finally:
             if cores:
                 restrict_to(cores[:1])
-
-
-def check_same_tensors(variant: str, engine: Engine, like: Engine) -> None:
-    """Check that a variant has the inputs and outputs of another one."""
-    for side in ("inputs", "outputs"):
-        if getattr(engine, side) != getattr(like, side):
-            raise EngineUnusable(
-                f"variant {variant!r} of engine {engine.name!r} has other {side} than the variants "
-                "before it; all variants of an engine have the same"
-            )
 
 
 def _loaded_engine(

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import BatchTimes, Engine, Fault, Outcome
+from synergai.domain import BatchTimes, Fault, Outcome
 from synergai.errors import (
     EngineUnusable,
     InvalidInput,
@@ -186,15 +186,14 @@ class HostLoop:
                 return_freed_memory()
                 self._send(VariantUnloaded(order.variant).encode())
                 continue
-            like = next(iter(self._models.values())).engine
             # The agent orders one load at a time. A load that hangs does not hold up the exit.
-            threading.Thread(target=self._load, args=(order, like), daemon=True).start()
+            threading.Thread(target=self._load, args=(order,), daemon=True).start()
 
-    def _load(self, order: LoadVariant, like: Engine) -> None:
+    def _load(self, order: LoadVariant) -> None:
         """Load a variant and report it; queries name it only after that."""
         with suppress(ConnectionError):  # the main loop finds out as well
             self._send(LoadStarted(order.variant).encode())
-            model, report = self._loader.load(order.variant, time.monotonic(), like)
+            model, report = self._loader.load(order.variant, time.monotonic())
             if model is not None:
                 self._models[order.variant] = model
             self._send(report.encode())
