@@ -7,19 +7,18 @@ import contextlib
 import logging
 import re
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import grpc
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.runtime.clock import Backoff
 from synergai.v1 import hub_pb2
-from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls
 from synergai.wire.work_socket import WorkSocket
+from tests.integration.worker_agent.fake_hub import FakeHub
 from tests.waiting import until
 from worker_agent.exchange import Exchange
 from worker_agent.hosts.power_modes import PowerModeHosts
@@ -28,7 +27,6 @@ from worker_agent.hub_client.remote import LatestLeader, RemoteHub, open_work_so
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
-    from synergai.wire.server_call import ServerCall
     from worker_agent.placements.reconciler import Fetch
 
 
@@ -62,53 +60,9 @@ class RegisteringHandler(FailingHandler):
         self.fetch = fetch
 
 
-class FakeHub:
-    """A gateway that registers agents and acknowledges no heartbeat.
-
-    Its store sends a byte of any content, and no more.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self.registered = asyncio.Event()
-        self.beats = asyncio.Semaphore(0)
-        self._answer = hub_pb2.Registered(heartbeat_s=0.02, cluster="cluster", epoch=epoch)
-
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
-        handlers = {
-            "Control": rpc.stream(self._control, hub_pb2.AgentControl),
-            "Fetch": rpc.server_stream(self._fetch, hub_pb2.FetchRequest),
-        }
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers([rpc.Service("synergai.v1.Hub", handlers)])
-        port = server.add_insecure_port("127.0.0.1:0")
-        work = await asyncio.start_server(self._work, "127.0.0.1", 0)
-        self._answer.work_port = work.sockets[0].getsockname()[1]
-        await server.start()
-        async with work:
-            yield f"127.0.0.1:{port}"
-            await server.stop(None)
-
-    async def _control(
-        self, requests: AsyncIterator[hub_pb2.AgentControl], _context: ServerCall
-    ) -> AsyncGenerator[hub_pb2.GatewayControl]:
-        async for message in requests:
-            if message.WhichOneof("message") == "register":
-                self.registered.set()
-                yield hub_pb2.GatewayControl(registered=self._answer)
-                yield hub_pb2.GatewayControl(placements=hub_pb2.Placements())
-            self.beats.release()
-
-    async def _fetch(
-        self, _request: hub_pb2.FetchRequest, _context: ServerCall
-    ) -> AsyncGenerator[hub_pb2.FetchChunk]:
-        yield hub_pb2.FetchChunk(data=b"x")
-        await asyncio.Event().wait()
-
-    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            await reader.read()
-        writer.close()
+def silent_hub(epoch: int = 0) -> FakeHub:
+    """Return a gateway that acknowledges no heartbeat."""
+    return FakeHub(0.02, acknowledges=False, epoch=epoch)
 
 
 @contextlib.asynccontextmanager
@@ -171,12 +125,11 @@ async def test_gateways_are_tried_in_turn(
 async def test_gateway_of_an_earlier_epoch_than_seen_is_not_obeyed(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    former, later = FakeHub(epoch=1), FakeHub(epoch=2)
+    former, later = silent_hub(epoch=1), silent_hub(epoch=2)
     worker = RegisteringHandler()
     async with former.listening() as old, later.listening() as new:
         async with dialling(new, worker, leader=LatestLeader(tmp_path)):
-            for _ in range(2):  # the registration, and the first heartbeat
-                await later.beats.acquire()
+            await later.heard("heartbeat")
         async with dialling(old, worker, leader=LatestLeader(tmp_path)):
             for _ in range(3):
                 await worker.tried.acquire()
@@ -186,31 +139,34 @@ async def test_gateway_of_an_earlier_epoch_than_seen_is_not_obeyed(
 async def test_silent_gateway_is_left_for_another_one_that_listens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    silent, other = FakeHub(epoch=1), FakeHub(epoch=2)
+    silent, other = silent_hub(), silent_hub()
     worker = RegisteringHandler()
     async with (
         silent.listening() as first,
         other.listening() as second,
         dialling(f"{first},{second}", worker),
     ):
-        await other.registered.wait()
+        await other.registrations.get()
     assert f"3 heartbeats were not acknowledged; {second} listens" in caplog.text
 
 
 async def test_silent_gateway_is_kept_while_no_other_one_listens(unreachable: str) -> None:
-    silent = FakeHub(epoch=1)
+    silent = silent_hub()
     worker = RegisteringHandler()
     async with silent.listening() as first, dialling(f"{first},{unreachable}", worker):
         for _ in range(10):
-            await silent.beats.acquire()
+            await silent.heard("heartbeat")
     await worker.tried.acquire()
     assert worker.tried.locked()
 
 
 async def test_fetch_ends_with_the_connection_of_its_agent() -> None:
     worker = RegisteringHandler()
-    async with FakeHub(epoch=1).listening() as target:
+    hub = silent_hub()
+    async with hub.listening() as target:
         async with dialling(target, worker):
+            await hub.registrations.get()
+            hub.order(hub_pb2.GatewayControl(placements=hub_pb2.Placements()))
             await until(lambda: worker.fetch is not None)
             assert worker.fetch is not None
             chunks = worker.fetch("0" * 64, 0)
