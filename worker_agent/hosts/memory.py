@@ -9,8 +9,6 @@ from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from synergai.runtime.resources import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from synergai.domain import Session
     from worker_agent.exchange import HeldTensorStore
 
@@ -41,7 +39,7 @@ class Host(Protocol):
 
     @property
     def is_loading(self) -> bool:
-        """Whether its engine is still being loaded, or waits for room."""
+        """Whether its engine is still being loaded."""
 
     def kill(self, reason: str, error: SynergaiError) -> None:
         """Kill the process for a reason; if it is loading, its start raises `error`."""
@@ -53,8 +51,7 @@ class HostMemory:
     Those that are loading or being inspected are included, and so are tensors that are held.
 
     Attributes:
-        evictors: each evicts idle sessions until the given number of bytes more are allowed.
-        enforcing: held while room is made, or a host killed for want of it.
+        enforcing: held while a pool makes room, or kills a host for want of it.
     """
 
     def __init__(
@@ -65,7 +62,6 @@ class HostMemory:
         self.limit_bytes = limit_bytes
         self._held = held
         self.hosts: set[Host] = set()
-        self.evictors: list[Callable[[int], Awaitable[object]]] = []
         self.enforcing = asyncio.Lock()
 
     def used_bytes(self) -> int:
@@ -73,9 +69,9 @@ class HostMemory:
         held_bytes = 0 if self._held is None else self._held.used_bytes
         return held_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
-    def exceeded(self, more_bytes: int = 0) -> bool:
-        """Return whether the hosts use more than the limit, or would with some more bytes."""
-        return bool(self.limit_bytes) and self.used_bytes() + more_bytes > self.limit_bytes
+    def exceeded(self) -> bool:
+        """Return whether the hosts use more than the limit."""
+        return bool(self.limit_bytes) and self.used_bytes() > self.limit_bytes
 
     def data_limit_bytes(self, threads: int) -> int:
         """Return the limit of the data segment of one host; 0 for none.
@@ -91,43 +87,27 @@ class HostMemory:
 
         If none loads either, kill the largest of all.
         """
-        if self._kill_oversized():
-            return
         sizes = {host: rss_bytes(host.pid) for host in self.hosts}
+        oversized = [host for host, size in sizes.items() if size > self.limit_bytes]
+        for host in oversized:
+            self._kill(host, sizes[host])
+        if oversized:
+            return
         sizes = {host: sizes[host] for host in sizes if host.is_loading} or sizes
         largest = max(sizes, key=sizes.__getitem__, default=None)
         if largest is not None:
             self._kill(largest, sizes[largest])
 
-    def _kill_oversized(self) -> bool:
-        """Kill the hosts that exceed the limit alone; return whether any does."""
-        sizes = {host: rss_bytes(host.pid) for host in self.hosts}
-        oversized = [host for host, size in sizes.items() if size > self.limit_bytes]
-        for host in oversized:
-            self._kill(host, sizes[host])
-        return bool(oversized)
-
-    async def check_load(self, host: Host, *, evicts: bool) -> None:
-        """Kill a host that exceeded the limit while it loaded, which samples may have missed.
-
-        The host counts with the peak of its memory, and others with what they use now. If
-        `evicts`, idle sessions are evicted first, as for a sample.
-        """
-        self.check_variant_load(host)
-        size, peak = rss_bytes(host.pid), peak_rss_bytes(host.pid)
-        async with self.enforcing:
-            for evict in self.evictors if evicts else ():
-                if self.exceeded(peak - size):
-                    await evict(peak - size)
-            if self.exceeded(peak - size):
-                self._kill_oversized()
-            if self.exceeded(peak - size):
-                raise self._kill(host, peak)
-
-    def check_variant_load(self, host: Host) -> None:
-        """Kill a host that has exceeded the limit alone since the load of a variant began."""
+    def check_load(self, host: Host) -> None:
+        """Kill a host that has exceeded the limit alone since a load began; samples may miss it."""
         if self.limit_bytes and (peak := peak_rss_bytes(host.pid)) > self.limit_bytes:
             raise self._kill(host, peak)
+
+    def check_start(self, host: Host) -> None:
+        """Kill a host that has just loaded its engine if all hosts exceed the limit with it."""
+        self.check_load(host)
+        if self.exceeded():
+            raise self._kill(host, rss_bytes(host.pid))
 
     def _kill(self, host: Host, size: int) -> SynergaiError:
         """Kill a host of this size; return why it cannot be loaded, if that is what it did."""

@@ -91,7 +91,6 @@ class HostPool:
         # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
         self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
-        self._memory.evictors.append(self._evict_idle)
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident, and mark it as used."""
@@ -190,18 +189,18 @@ class HostPool:
             if has_to and not await self._evict_idle():
                 self._memory.kill_largest()
 
-    async def _evict_idle(self, size: int = 0) -> bool:
-        """Evict idle sessions, the least recently used first, until `size` more bytes are allowed.
+    async def _evict_idle(self) -> bool:
+        """Evict idle sessions, the least recently used first, until the limit is kept or none is.
 
-        Return whether they are.
+        Return whether it is kept.
         """
         for session, host in self._residents.by_use():
-            if not self._memory.exceeded(size):
+            if not self._memory.exceeded():
                 break
             if session not in self._pinned and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._residents.evict_session(session, host)
-        return not self._memory.exceeded(size)
+        return not self._memory.exceeded()
 
     async def close(self) -> None:
         """Close all hosts, and cancel pending loads for good."""
@@ -322,7 +321,6 @@ class HostPool:
                 cores=self._cores,
                 provider=provider,
                 hang_timeout_s=self._hang_timeout_s,
-                evicts=preload is None,
                 on_launched=(lambda _: None) if preload is None else preload.watch,
                 on_exit=self._residents.forget_host,
                 on_unusable=partial(self._condemn_variant, session),

@@ -84,7 +84,6 @@ class HostProcess(RunningHost):
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
-        evicts: bool = True,
         on_launched: Callable[[HostProcess], None] = lambda _: None,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
         on_unusable: Callable[[str, str], None] = lambda *_: None,
@@ -92,7 +91,6 @@ class HostProcess(RunningHost):
         """Start a host for `session` and wait until the engine is resident and warm.
 
         `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
-        If it `evicts`, idle sessions make room for what it needs at most.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -117,9 +115,9 @@ class HostProcess(RunningHost):
             on_launched(host)
             host._begin_watch()
             host.ready = await host._loads.first(load_timeout_s)
-            await memory.check_load(host, evicts=evicts)
-            if child.kill_error is not None:  # while it waited for room; it may not have exited yet
+            if child.kill_error is not None:  # it may not have exited yet
                 raise child.kill_error
+            memory.check_start(host)
             host.require_open()
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
@@ -136,7 +134,7 @@ class HostProcess(RunningHost):
         is_measured = forget_peak_rss(self.pid)
         ready = await self._loads.load(variant, timeout_s)
         if is_measured:  # else the peak may be that of queries before
-            self._memory.check_variant_load(self)
+            self._memory.check_load(self)
         self._arena.grow(slots_for(ready.max_batch))
         return ready
 

@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +20,13 @@ import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.runtime.tasks import TaskBag
 from tests.integration.worker_agent.conftest import Changes, Pools
-from tests.waiting import turns, until
+from tests.waiting import until
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.preloads import Preload, PreloadAborted
 from worker_agent.hosts.process import HostProcess
-from worker_agent.hosts.sessions import SessionChange
 from worker_agent.ipc import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
@@ -298,115 +296,6 @@ async def test_limit_unloads_idle_sessions_before_it_kills(
     assert memory.used_bytes() == 600 << 20
 
 
-def before_evictions(
-    monkeypatch: pytest.MonkeyPatch, hosts: HostPool, act: Callable[[], Awaitable[object]]
-) -> None:
-    evict = hosts._residents.evict_session
-
-    async def act_and_evict(session: Session, host: HostProcess) -> None:
-        await act()
-        await evict(session, host)
-
-    monkeypatch.setattr(hosts._residents, "evict_session", act_and_evict)
-
-
-async def test_host_that_others_make_room_for_is_not_killed_meanwhile(
-    pool: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = pool(memory=HostMemory(100_000_000))
-    old = await hosts.load(LABELLED)
-    sizes_of(monkeypatch, lambda pid: 40_000_000 if pid == old.pid else 70_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
-    samples = TaskBag()
-
-    async def sample() -> None:
-        samples.start(hosts.check_memory())
-        await turns()
-
-    before_evictions(monkeypatch, hosts, sample)
-    host = await hosts.load(TWICE)
-    await samples.wait()
-    assert not host.is_closed
-    assert hosts.resident_sessions() == [TWICE]
-
-
-async def test_host_that_dies_while_others_make_room_is_not_resident(
-    pool: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = HostMemory(100_000_000)
-    hosts = pool(memory=memory)
-    old = await hosts.load(LABELLED)
-    sizes_of(monkeypatch, lambda _pid: 60_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
-
-    async def die() -> None:
-        for host in memory.hosts - {old}:
-            os.kill(host.pid, signal.SIGKILL)
-        await until(lambda: len(memory.hosts) < 2, 0.01)
-
-    before_evictions(monkeypatch, hosts, die)
-    with pytest.raises(Unavailable, match="has exited"):
-        await hosts.load(TWICE)
-    assert hosts.resident_sessions() == []
-
-
-async def waiting_for_room(memory: HostMemory, session: Session) -> HostProcess:
-    """Return the host that has loaded a session and waits until others have made room."""
-    hosts: list[HostProcess] = []
-    while not hosts:
-        await asyncio.sleep(0.005)
-        hosts = [
-            host
-            for host in memory.hosts
-            if isinstance(host, HostProcess) and host.session == session and hasattr(host, "ready")
-        ]
-    return hosts[0]
-
-
-async def test_limit_kills_a_host_that_waits_for_room_before_one_that_serves(
-    pool: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = HostMemory(1_000_000_000)
-    hosts = pool(memory=memory)
-    busy = await hosts.load(TWICE)
-    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    run = busy.run_samples(0, FOREVER, lambda _: None, ended.set_result)
-    await hosts.load(LABELLED)
-    sizes_of(monkeypatch, lambda pid: 550_000_000 if pid == busy.pid else 500_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 500_000_000)
-    loads: list[asyncio.Task[HostProcess]] = []
-
-    async def load_another() -> None:
-        loads.append(hosts.load(TWICE_2))
-        await waiting_for_room(memory, TWICE_2)
-
-    before_evictions(monkeypatch, hosts, load_another)
-    async with asyncio.timeout(60):
-        await hosts.check_memory()
-        with pytest.raises(CrowdedOut, match="used 500 MB while all engines used more"):
-            await loads[0]
-        busy.stop_run(run)
-        assert (await ended).outcome is Outcome.STOPPED
-
-
-@pytest.mark.parametrize("exits", [False, True], ids=["killed", "exited"])
-async def test_preload_that_is_aborted_while_it_waits_for_room_has_not_failed(
-    pool: Pools, changes: Changes, *, exits: bool
-) -> None:
-    memory = HostMemory()
-    hosts = pool(memory=memory)
-    async with asyncio.timeout(60):
-        async with memory.enforcing:
-            preload = hosts.preload(TWICE)
-            await waiting_for_room(memory, TWICE)
-            hosts.end_preloads("the power mode changes")
-            if exits:
-                await until(lambda: not memory.hosts, 0.005)
-        with pytest.raises(PreloadAborted, match="the power mode changes"):
-            await preload
-    assert changes == [SessionChange(TWICE, resident=False)]
-
-
 async def test_preload_whose_host_dies_before_it_is_resident_fails(
     hosts: HostPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,20 +311,6 @@ async def test_preload_whose_host_dies_before_it_is_resident_fails(
     with pytest.raises(Unavailable, match="has exited"):
         await hosts.preload(TWICE)
     assert hosts._residents.by_use() == []
-
-
-async def test_load_is_not_refused_for_a_host_that_exceeds_the_limit_alone(
-    pool: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = pool(memory=HostMemory(100_000_000))
-    large = await hosts.load(LABELLED)
-    cut = run_samples(large, FOREVER)
-    sizes_of(monkeypatch, lambda pid: 150_000_000 if pid == large.pid else 10_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 10_000_000)
-    host = await hosts.load(TWICE)
-    assert "used 150 MB, above the 100 MB" in (await cut).detail
-    assert not host.is_closed
-    assert hosts.resident_sessions() == [TWICE]
 
 
 async def test_limit_kills_the_largest_busy_host_with_a_reason(
@@ -461,40 +336,18 @@ async def test_load_that_exceeds_the_limit_between_two_samples_is_refused(pool: 
     assert not memory.hosts
 
 
-@pytest.mark.parametrize(("pinned", "error"), [([], None), ([LABELLED], CrowdedOut)])
-@pytest.mark.parametrize("inspects", [False, True])
-async def test_load_whose_peak_needs_the_memory_of_an_idle_session_gets_it(
-    models: Path,
-    pool: Pools,
-    monkeypatch: pytest.MonkeyPatch,
-    pinned: list[Session],
-    error: type[Exception] | None,
-    inspects: bool,
-) -> None:
-    memory = HostMemory(100_000_000)
-    hosts = pool(memory=memory, pinned=pinned)
-    sizes_of(monkeypatch, lambda _pid: 40_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 70_000_000)
-    await hosts.load(LABELLED)
-    with pytest.raises(error) if error else nullcontext():
-        if inspects:
-            await (await HostProcess.start(models, TWICE, memory=memory)).close()
-        else:
-            await hosts.load(TWICE)
-    kept = [] if inspects else [TWICE]
-    assert hosts.resident_sessions() == ([LABELLED] if error else kept)
-
-
-async def test_preload_whose_peak_does_not_fit_beside_others_is_aborted(
-    pool: Pools, changes: Changes, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("preloads", [False, True])
+async def test_load_with_which_all_hosts_exceed_the_limit_is_refused(
+    pool: Pools, changes: Changes, monkeypatch: pytest.MonkeyPatch, *, preloads: bool
 ) -> None:
     hosts = pool(memory=HostMemory(1_000_000_000))
-    sizes_of(monkeypatch, lambda _pid: 10_000_000)
-    monkeypatch.setattr(worker_agent.hosts.memory, "peak_rss_bytes", lambda _pid: 995_000_000)
     await hosts.load(LABELLED)
-    with pytest.raises(PreloadAborted, match="used 995 MB while all engines used more"):
-        await hosts.preload(TWICE)
-    assert (changes[-1].session, changes[-1].no_room, changes[-1].error) == (TWICE, True, None)
+    sizes_of(monkeypatch, lambda _pid: 600_000_000)
+    monkeypatch.setattr(HostPool, "_fits", lambda *_: True)
+    error = PreloadAborted if preloads else CrowdedOut
+    with pytest.raises(error, match="used 600 MB while all engines used more"):
+        await (hosts.preload if preloads else hosts.load)(TWICE)
+    assert changes[-1].no_room is preloads
     assert hosts.resident_sessions() == [LABELLED]
 
 
