@@ -26,13 +26,10 @@ class Host:
 
     def __init__(self) -> None:
         self.pid = 0
-        self.is_new = False
         self.calls: list[str] = []
         self.killed: SynergaiError | None = None
 
     def suspend(self) -> bool:
-        if self.is_new:
-            return False
         self.calls.append("suspend")
         return True
 
