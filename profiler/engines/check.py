@@ -102,7 +102,6 @@ class StagedChecks:
         self._results: dict[str, str] = {}
 
     def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
-        """Check the engine `name` in the directory `models`."""
         result = self._check(models, name) if self._enabled else "not checked"
         self._results[name] = "\n".join((result, *model.contents.notes))
 
@@ -116,5 +115,4 @@ class StagedChecks:
         return "checked"
 
     def result(self, name: str) -> str:
-        """Return the result for an engine as text."""
         return self._results[name]

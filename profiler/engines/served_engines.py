@@ -321,7 +321,6 @@ def remove(
 
 
 def print_store(content: StoreContent) -> None:
-    """Print a table of the versions."""
     columns = ("engine", "version", "digest", "size", "placement", "workers")
     print_table(columns, map(_stored_row, content.engines))
     typer.echo(f"\n{decimal(content.used_bytes)} used")

@@ -52,7 +52,6 @@ class SampleCompleter:
         self._library = library
 
     def encode(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
-        """Return the bytes to log for a sample's outputs."""
         if self._library is None:
             return EMPTY_RESPONSE
         return self._library.encode_response(index, outputs)
@@ -99,13 +98,11 @@ class QueryCounter:
         self._began_at = self._progressed_at = self._ended_at = time.monotonic()
 
     def record_issued(self, queries: int) -> None:
-        """Count issued queries."""
         if self._issued == self.done:
             self._progressed_at = time.monotonic()
         self._issued += queries
 
     def record_end(self, since: float, error: SynergaiError | None) -> None:
-        """Count a query that ended now."""
         self._progressed_at = self._ended_at = now = time.monotonic()
         self.done += 1
         outcome = outcome_of(error, now - since, self._qos_s)
@@ -118,7 +115,6 @@ class QueryCounter:
         return time.monotonic() - self._progressed_at if self._issued > self.done else 0.0
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the run began."""
         return time.monotonic() - self._began_at
 
     def counts(self, inputs: str) -> RunCounts:
@@ -199,11 +195,9 @@ class AsyncSystem:
         return fastest
 
     def load(self, indices: Sequence[int]) -> None:
-        """Load samples before LoadGen issues them."""
         self._library.load(indices)
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Drop samples that LoadGen no longer issues."""
         self._library.unload(indices)
 
     def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:

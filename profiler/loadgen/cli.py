@@ -95,7 +95,6 @@ class LoadMeasurement:
 
 
 def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> LoadMeasurement:
-    """Run LoadGen against the gateway."""
     try:
         settings.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -129,7 +129,6 @@ class SampleSet:
         """Do nothing: all samples stay in memory."""
 
     def inputs(self, index: int) -> Mapping[str, Array]:
-        """Return the arrays of a sample by input name."""
         return self._samples.inputs[index]
 
     def encode_response(self, _index: int, outputs: Mapping[str, Array]) -> bytes:
@@ -220,20 +219,16 @@ class _ImageLibrary(ABC):
         self.performance_count = min(self.count, PERFORMANCE_COUNT)
 
     def image(self, index: int) -> bytes:
-        """Return the encoded image at `index`."""
         return _read_file(self._files[index])
 
     def load(self, indices: Sequence[int]) -> None:
-        """Read images into memory."""
         self._loaded.update((index, self.image(index)) for index in indices)
 
     def unload(self, indices: Sequence[int]) -> None:
-        """Drop images from memory."""
         for index in indices:
             self._loaded.pop(index, None)
 
     def inputs(self, index: int) -> Mapping[str, Array]:
-        """Return an encoded image."""
         return {self._input: np.array([self._loaded[index]], object)}
 
     def encode_response(self, index: int, outputs: Mapping[str, Array]) -> bytes:
@@ -244,7 +239,6 @@ class _ImageLibrary(ABC):
         return rows.tobytes()
 
     def evaluate(self, log: Path) -> Accuracy:
-        """Score the logged responses."""
         logged = read_accuracy_log(log, self.count)
         responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
         value = self.score(responses)
@@ -284,7 +278,6 @@ class ImageNet(_ImageLibrary):
         super().__init__(folder, images, len(lines), image_input)
 
     def score(self, predictions: Predictions) -> float:
-        """Return the top-1 accuracy."""
         right = sum(
             prediction.tolist() == [self._labels[i]] for i, prediction in predictions.items()
         )
@@ -392,7 +385,6 @@ def _file_names(folder: Path) -> set[str]:
 
 
 def dataset_library(name: str, folder: Path, engine: Engine) -> ImageNet | Coco:
-    """Return the sample library of a data set for an engine."""
     dataset = DATASETS[name]
     if not engine.preprocess or engine.postprocess != dataset.output:
         raise InvalidInput(

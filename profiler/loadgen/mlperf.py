@@ -78,7 +78,6 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
 
 
 def log_settings(output: Path) -> mlperf_loadgen.LogSettings:
-    """Return LoadGen's log settings with its files in `output`."""
     settings = mlperf_loadgen.LogSettings()
     settings.enable_trace = False
     files = mlperf_loadgen.LogOutputSettings()

@@ -26,7 +26,6 @@ class RequestOutcome(enum.Enum):
 
 
 def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float) -> RequestOutcome:
-    """Return the outcome of a request."""
     match error:
         case None:
             return RequestOutcome.MET if latency_s <= deadline_s else RequestOutcome.LATE
@@ -118,5 +117,4 @@ def read_detail_log(path: Path) -> dict[str, Any]:
 
 
 def incomplete_log(path: Path) -> InternalError:
-    """Return the error for a log without a result."""
     return InternalError(f"LoadGen's log {path} is missing or incomplete")

@@ -160,7 +160,6 @@ def _run_test(
     logs: mlperf_loadgen.LogSettings,
     counter: QueryCounter,
 ) -> None:
-    """Warm up and run LoadGen's test."""
     try:
         run_test(
             system.issue,

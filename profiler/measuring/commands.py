@@ -147,7 +147,6 @@ class ListedCommand(_Command):
     """Measures all engines in all configurations that were asked for."""
 
     def run(self) -> list[Measurement]:
-        """Measure each session, and return the measurements."""
         settings = self._settings
         wanted = self._sessions()
         plan = make_plan(settings.queries, settings.min_duration)
@@ -224,7 +223,6 @@ class StagesCommand(ListedCommand):
     """Measures the parts of engines on both sides of some cuts."""
 
     def run(self) -> list[Measurement]:
-        """Measure, and add entries of stages to the dictionary."""
         settings = self._settings
         sessions = self._sessions()
         engines = dict.fromkeys(each.engine for each in sessions if not is_stage(each.engine))
@@ -288,7 +286,6 @@ class SearchCommand(_Command):
     """Searches the best configurations of all engines."""
 
     def run(self) -> list[Measurement]:
-        """Search, and return the measurements."""
         settings = self._settings
         dictionary = self._known()
         drafts = self._drafts(settings.threads or ())

@@ -187,7 +187,6 @@ def generate(
 
 
 def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
-    """Return the definitions of engines."""
     directory = ModelDirectory(models)
     if wanted:
         chosen = [directory.get(name) for name in dict.fromkeys(wanted)]

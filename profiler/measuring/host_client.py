@@ -70,7 +70,6 @@ class HostClient:
 
     @property
     def pid(self) -> int:
-        """Process id of the host."""
         return self._process.pid
 
     def query(self, request: bytes, *, inline_bytes: int = INLINE_BYTES) -> tuple[RunEnded, bytes]:

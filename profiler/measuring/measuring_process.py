@@ -64,7 +64,6 @@ class Reporter:
         self._reported_at = 0.0
 
     def send(self, message: Message) -> None:
-        """Send a message."""
         send_report(self._descriptor, message)
 
     def progress(self, share: float, now: float) -> None:
@@ -149,7 +148,6 @@ class SampleRanges(NamedTuple):
 
     @property
     def qps(self) -> float:
-        """Queries per second."""
         return self.queries / self.seconds
 
 

@@ -81,7 +81,6 @@ def make_space(
     entries: Iterable[ProfileEntry],
     is_fresh: Callable[[ProfileEntry], bool],
 ) -> SearchedSpace:
-    """Return the space of a search."""
     points: list[Point] = []
     by_point: dict[int, Draft] = {}
     index_of: dict[tuple[EngineName, Configuration], int] = {}

@@ -134,7 +134,6 @@ def run_loadgen(
 
 
 def read_result(path: Path) -> SingleStreamResult:
-    """Return the result from a detail log."""
     found = read_detail_log(path)
     try:
         validity = str(found["result_validity"])

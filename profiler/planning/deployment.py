@@ -74,7 +74,6 @@ class _Used:
         self.shares: defaultdict[object, float] = defaultdict(float)
 
     def add(self, need: Need, plan: RoutePlan) -> None:
-        """Add the routes of an engine."""
         problem = need.problem
         for leg in {leg for share in plan.shares for leg in share.route.legs}:
             self.memory_bytes[leg.worker] += problem.memory_bytes(leg.first, leg.last)

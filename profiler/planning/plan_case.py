@@ -43,7 +43,6 @@ _LEAST_SHARE: Final = 1e-6
 
 
 def read_fleet(path: Path) -> FleetFile:
-    """Read a fleet file."""
     return read_toml(path, FleetFile, f"fleet {path}")
 
 

@@ -69,7 +69,6 @@ class PlanAnswer(NamedTuple):
         return f"{doing}, {'the only worker' if lone else 'since no route of stages was found'}"
 
     def _doing(self) -> str:
-        """Say what to do."""
         engine = self.case.problem.chain.engine
         chains: defaultdict[tuple[str, ...], list[Share]] = defaultdict(list)
         for share in self.choice.shares:
@@ -108,7 +107,6 @@ def print_answer(answer: PlanAnswer, *, explain: bool) -> None:
 
 
 def record(answer: PlanAnswer) -> dict[str, Any]:
-    """Return the answer for JSON."""
     case = answer.case
     return {
         "engine": case.problem.chain.engine,

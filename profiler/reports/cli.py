@@ -73,7 +73,6 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
     )
 
     def sweep(self) -> SimulatorSettings:
-        """Return what to simulate."""
         return SimulatorSettings(
             profile=self.dictionary,
             policies=self.policies,

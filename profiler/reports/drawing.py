@@ -157,7 +157,6 @@ def step_style(number: int, steps: int) -> tuple[str, str]:
 
 
 def tint(colour: str) -> str:
-    """Return a light tint of a colour."""
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
     return "#" + "".join(f"{round(part + (255 - part) * 0.72):02x}" for part in parts)
 
@@ -225,7 +224,6 @@ def draw_box(axes: Axes, row: int, box: Distribution, colour: str, *, p99: bool)
 
 
 def box_legend(colour: str, *, p99: bool) -> list[Line2D | Patch]:
-    """Return the entries of the legend of `draw_box`."""
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, linewidth=1.2, label="range"),
         Patch(facecolor=tint(colour), edgecolor=colour, label="quartiles, median"),

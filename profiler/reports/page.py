@@ -106,7 +106,6 @@ def write_report(report: Report, path: Path) -> None:
 
 
 def render(report: Report) -> str:
-    """Return the page."""
     environment = Environment(
         loader=PackageLoader("profiler.reports", ""),
         autoescape=True,

@@ -53,7 +53,6 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> float:
-        """The number."""
         return float(self.text)
 
     @property

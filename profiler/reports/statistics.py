@@ -40,7 +40,6 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Distribution:
-        """Return the distribution of `values`."""
         known = list(values)
         if not known:
             raise ValueError("a distribution needs at least one value")
@@ -118,7 +117,6 @@ class Factors:
 
     @classmethod
     def of(cls, others: Sequence[float], reference: Sequence[float]) -> Factors:
-        """Return the factors of values over the reference in the same cells."""
         pairs = list(zip(others, reference, strict=True))
         ratios = [other / base for other, base in pairs if base]
         return cls(

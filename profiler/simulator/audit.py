@@ -24,7 +24,6 @@ class AuditFailed(InternalError):
 
 
 def audit(run: SimulationRun) -> None:
-    """Check a run."""
     finding = next(_findings(run), None)
     if finding is not None:
         workload = run.workload

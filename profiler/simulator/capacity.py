@@ -86,7 +86,6 @@ class CapacityPlanner:
 
     @property
     def profile(self) -> Profile:
-        """The profile of all workloads."""
         return self.workloads[0].profile
 
     def may_suffice(self, fleet: Fleet) -> bool:

@@ -33,7 +33,6 @@ class PredefinedConfigurations:
         }
 
     def of(self, worker: WorkerRecord) -> Configuration:
-        """Return the worker's predefined configuration."""
         description = worker.worker
         given = self._configurations.get(description.worker_class)
         return given or largest_configuration(description.configurations)
@@ -64,7 +63,6 @@ class ArrivalOrder(ABC):
         self._predefined = PredefinedConfigurations(**configurations)
 
     def rank(self, job: JobRecord) -> float:
-        """Return the arrival time."""
         return job.job.arrival
 
     def decide(self, view: View) -> list[Decision]:
@@ -107,7 +105,6 @@ class BestEffort(ArrivalOrder):
         self._order = {name: place for place, name in enumerate(order.split())}
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the strongest candidate."""
         last = len(self._order)
         return min(
             candidates,
@@ -123,7 +120,6 @@ class LeastRecentlyUsed(ArrivalOrder):
     """Spreads work evenly over the workers."""
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate that has been idle longest."""
         return min(candidates, key=lambda c: (c.worker.idle_since, c.worker.index))
 
 
@@ -131,7 +127,6 @@ class MostRecentlyUsed(ArrivalOrder):
     """Keeps to warm workers, at the risk of leaving others unused."""
 
     def choose(self, _view: View, _job: JobRecord, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate that was active most recently."""
         return min(candidates, key=lambda c: (-c.worker.idle_since, c.worker.index))
 
 

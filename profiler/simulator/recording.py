@@ -92,7 +92,6 @@ def recorded_steps(path: Path) -> Iterator[tuple[Event, float, list[Command]]]:
 
 
 def _steps(path: Path, lines: TextIO) -> Iterator[tuple[Event, float, list[Command]]]:
-    """Yield what the lines after the head say."""
     for number, line in enumerate(lines, 2):
         if not line.endswith("\n"):
             break  # cut off when the gateway was killed
@@ -226,7 +225,6 @@ class _Reader:
     queues: dict[WorkerId, deque[_InFlight]] = field(default_factory=dict)
 
     def read(self, step: ReplayStep) -> None:
-        """Process the next step."""
         match step.event:
             case JobArrived(job):
                 self.jobs[job.id] = job

@@ -140,7 +140,6 @@ class _Simulation:
     count: itertools.count[int] = field(default_factory=itertools.count)
 
     def run(self) -> SimulationRun:
-        """Run until every job has ended."""
         workload = self.workload
         self.core = SchedulerCore(self.settings, self.dictionary)
         jobs = {job.id: job for job in workload.jobs}
@@ -202,7 +201,6 @@ class _Simulation:
         heapq.heappush(self.timers, (instant, next(self.count), callback))
 
     def handle(self, event: Event) -> None:
-        """Pass an event to the core and execute its commands."""
         started = thread_time()
         commands = self.core.handle(event, self.now)
         if not isinstance(event, QueriesDone | WorkerJoined):
@@ -210,7 +208,6 @@ class _Simulation:
         self.execute(commands)
 
     def execute(self, commands: Iterable[Command]) -> None:
-        """Execute the core's commands."""
         for command in commands:
             match command:
                 case Dispatch(assignment):
@@ -254,7 +251,6 @@ class JobOutcome:
 def job_outcomes(
     jobs: Iterable[Job], spans: Iterable[BusySpan], finished: Mapping[JobId, float]
 ) -> tuple[JobOutcome, ...]:
-    """Return the outcomes of jobs."""
     started: dict[JobId, float] = {}
     for span in spans:
         started[span.job_id] = min(span.started, started.get(span.job_id, span.started))
@@ -314,7 +310,6 @@ class SimulationResult:
 
 
 def summarize(run: SimulationRun) -> SimulationResult:
-    """Compute the figures of a run."""
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)
     result = summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
@@ -367,6 +362,5 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Return the spread of `values`; 0 deviation for a single value."""
         known = list(values)
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0)

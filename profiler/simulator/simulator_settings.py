@@ -220,7 +220,6 @@ class BurstSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def drawn(self) -> tuple[int, ...]:
-        """The seeds."""
         return parse_seeds(self.seeds)
 
 

@@ -35,7 +35,6 @@ PREDEFINED: Final = {"agx": "mode=6", "nx": "mode=5"}
 def make_workload(
     settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
-    """Return the workload of one experiment and seed."""
     fleet = by_class(settings.fleet, profile)  # empty for one of each
     given, count = arrivals_of(settings.arrivals, settings.jobs, JOBS)
     workload = draw(
@@ -64,7 +63,6 @@ def arrivals_of(path: Path | None, jobs: int | None, default: int) -> tuple[tupl
 
 
 def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass, Value]:
-    """Return values of worker classes."""
     return {
         WorkerClass(one_of(name, list(profile.classes), "worker class")): value
         for name, value in values.items()
@@ -112,7 +110,6 @@ def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationR
 
 
 def run_count(settings: SimulatorSettings) -> int:
-    """Return the number of runs of a sweep."""
     return len(settings.simulated) * len(parse_seeds(settings.seeds)) * len(settings.policies)
 
 

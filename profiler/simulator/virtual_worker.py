@@ -95,7 +95,6 @@ class _Running:
             self.stop_after, self.aborted_at = done, now
 
     def done_by(self, now: float) -> int:
-        """Return the number of queries finished at `now`."""
         # Tolerance for rounding: a query that ends at this very instant counts.
         return max(0, min(self.stop_after, int((now - self.ready) / self.per_query_s + 1e-9)))
 

@@ -87,7 +87,6 @@ class Profile:
         return sum(math.log(self.best(e, worker_class).qps) for e in self.engines)
 
     def entries(self, engine: EngineName, worker_class: WorkerClass) -> list[ProfileEntry]:
-        """Return all configurations of an engine on a class."""
         return self._entries[engine, worker_class]
 
     def best(self, engine: EngineName, worker_class: WorkerClass) -> ProfileEntry:
@@ -165,7 +164,6 @@ class Workload:
         return workers
 
     def scheduler_dictionary(self) -> ConfigurationDictionary:
-        """Return a new dictionary with the scheduler's knowledge."""
         dictionary = ConfigurationDictionary()
         for engine in self.profile.engines:
             for name in self.profile.classes:

@@ -79,7 +79,6 @@ def _mobilenet_blocks(builder: LayerBuilder[Value], image: Value, width: float) 
 
 
 def channels(full_width: int, width: float) -> int:
-    """Return the number of channels at a width multiplier."""
     return max(round(full_width * width), 1)
 
 

@@ -144,11 +144,9 @@ class CalibratingBuilder:
         return np.asarray(squares[:, :, ::2, ::2].max(axis=(4, 5)))
 
     def add_relu(self, name: str, value: Array, shortcut: Array) -> Array:  # noqa: ARG002 - as in LayerBuilder
-        """Add and apply ReLU."""
         return np.asarray(np.maximum(value + shortcut, 0))
 
     def global_average(self, value: Array) -> Array:
-        """Average over height and width."""
         return np.asarray(value.mean(axis=(2, 3)))
 
     def reshape_cells(self, name: str, value: Array, depth: int) -> Array:  # noqa: ARG002 - as in LayerBuilder
@@ -156,7 +154,6 @@ class CalibratingBuilder:
         return value.transpose(0, 2, 3, 1).reshape(len(value), -1, depth)
 
     def concat(self, name: str, values: Sequence[Array]) -> Array:  # noqa: ARG002 - as in LayerBuilder
-        """Concatenate along the second axis."""
         return np.concatenate(values, axis=1)
 
     def _report_progress(self) -> None:

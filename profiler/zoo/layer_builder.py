@@ -130,11 +130,9 @@ class LayerCollector:
         self.layers: list[Layer] = []
 
     def convolution(self, value: None, layer: Convolution) -> None:  # noqa: ARG002 - as in LayerBuilder
-        """Append the layer."""
         self.layers.append(layer)
 
     def dense(self, value: None, layer: Dense) -> None:  # noqa: ARG002 - as in LayerBuilder
-        """Append the layer."""
         self.layers.append(layer)
 
     def max_pool(self, value: None) -> None:

@@ -91,7 +91,6 @@ PUBLISHED: Final = tuple(
 
 
 def find_published(name: str) -> Published:
-    """Return the published file for the engine `name`."""
     for file in PUBLISHED:
         if file.name == name:
             return file

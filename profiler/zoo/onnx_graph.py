@@ -48,24 +48,20 @@ class OnnxGraph:
         self._weights: list[onnx.TensorProto] = []
 
     def weight(self, name: str, values: NDArray[Any]) -> str:
-        """Add a named constant tensor."""
         self._weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def constant(self, values: ArrayLike, dtype: type[np.generic] = np.float32) -> str:
-        """Add an unnamed constant tensor."""
         return self.weight(self._unused("constant"), np.asarray(values, dtype))
 
     def node(
         self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any
     ) -> str:
-        """Add a node with one output."""
         return self.nodes(operator, inputs, [output or self._unused(operator)], **attributes)[0]
 
     def nodes(
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> Sequence[str]:
-        """Add a node with several outputs."""
         self._nodes.append(
             helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes)
         )
@@ -78,7 +74,6 @@ class OnnxGraph:
         return self.node("Clip", [value, self.constant(low), self.constant(high)], output)
 
     def cast(self, value: str, element: int) -> str:
-        """Add a Cast to an element type."""
         return self.node("Cast", [value], to=element)
 
     def body(self, inputs: dict[str, ValueInfo], outputs: dict[str, ValueInfo]) -> onnx.GraphProto:

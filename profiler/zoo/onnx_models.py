@@ -109,7 +109,6 @@ class OnnxLayerBuilder:
         self._weights = weights
 
     def convolution(self, value: GraphTensor, layer: Convolution) -> GraphTensor:
-        """Add a Conv, and a Clip or Relu."""
         before, after = layer.padding(value.size)
         name = self._graph.node(
             "Conv",
@@ -130,7 +129,6 @@ class OnnxLayerBuilder:
         return GraphTensor(name, (value.size + before + after - layer.kernel) // layer.stride + 1)
 
     def max_pool(self, value: GraphTensor) -> GraphTensor:
-        """Add a MaxPool."""
         before, after = same_padding(value.size, POOL, 2)
         name = self._graph.node(
             "MaxPool",
@@ -143,28 +141,23 @@ class OnnxLayerBuilder:
         return GraphTensor(name, -(-value.size // 2))
 
     def add_relu(self, name: str, value: GraphTensor, shortcut: GraphTensor) -> GraphTensor:
-        """Add an Add and a Relu."""
         total = self._graph.node("Add", [value.name, shortcut.name], f"{name}/add")
         return GraphTensor(self._graph.node("Relu", [total], f"{name}/Relu"), value.size)
 
     def global_average(self, value: GraphTensor) -> GraphTensor:
-        """Add a GlobalAveragePool and a Flatten."""
         pooled = self._graph.node("GlobalAveragePool", [value.name], f"{value.name}/average")
         return GraphTensor(self._graph.node("Flatten", [pooled], f"{value.name}/features", axis=1))
 
     def dense(self, value: GraphTensor, layer: Dense) -> GraphTensor:
-        """Add a Gemm."""
         inputs = [value.name, *self._parameters(layer)]
         return GraphTensor(self._graph.node("Gemm", inputs, layer.name, transB=1))
 
     def reshape_cells(self, name: str, value: GraphTensor, depth: int) -> GraphTensor:
-        """Add a Transpose to channels last, and a Reshape."""
         turned = self._graph.node("Transpose", [value.name], f"{name}/turned", perm=[0, 2, 3, 1])
         shape = self._graph.weight(f"{name}/shape", np.array([0, -1, depth], np.int64))
         return GraphTensor(self._graph.node("Reshape", [turned, shape], name))
 
     def concat(self, name: str, values: Sequence[GraphTensor]) -> GraphTensor:
-        """Add a Concat."""
         return GraphTensor(
             self._graph.node("Concat", [value.name for value in values], name, axis=1)
         )

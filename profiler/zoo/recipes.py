@@ -56,7 +56,6 @@ class Recipe:
     postprocess: str = ""
 
     def load_builder(self) -> Builder:
-        """Import and return the builder."""
         module, _, function = self.builder.partition(":")
         builder: Builder = getattr(import_module(module), function)
         return builder
@@ -128,7 +127,6 @@ RECIPES: Final = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe for `name`."""
     try:
         return RECIPES[EngineName(name)]
     except KeyError:

@@ -105,6 +105,5 @@ def load_test_digits() -> Digits:
 
 
 def load_weights() -> dict[str, NDArray[np.float32]]:
-    """Return the trained weights by name."""
     with np.load(WEIGHTS) as stored:
         return dict(stored)

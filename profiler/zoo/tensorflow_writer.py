@@ -70,7 +70,6 @@ class TensorflowLayerBuilder:
         return self._rounded(value, *IMAGE_RANGE)
 
     def convolution(self, value: Any, layer: Convolution) -> Any:
-        """Convolve, add the bias, activate."""
         kernel, bias = self._parameters(layer)
         stride = [1, layer.stride, layer.stride, 1]
         if layer.centred:
@@ -88,29 +87,23 @@ class TensorflowLayerBuilder:
                 return result
 
     def max_pool(self, value: Any) -> Any:
-        """Max-pool windows of `POOL` with stride 2."""
         return tf.nn.max_pool2d(value, POOL, 2, "SAME")
 
     def add_relu(self, name: str, value: Any, shortcut: Any) -> Any:
-        """Add and apply ReLU."""
         return tf.nn.relu(tf.add(value, shortcut, name))
 
     def global_average(self, value: Any) -> Any:
-        """Average over height and width."""
         return self._rounded(tf.reduce_mean(value, [1, 2]), 0.0, RELU6_CEILING)
 
     def dense(self, value: Any, layer: Dense) -> Any:
-        """Multiply and add the bias."""
         kernel, bias = self._parameters(layer)
         logits = tf.nn.bias_add(tf.matmul(value, kernel), bias)
         return self._rounded(logits, *self._ranges[range_name(layer)])
 
     def reshape_cells(self, name: str, value: Any, depth: int) -> Any:
-        """Reshape to cells of `depth`."""
         return tf.reshape(value, [tf.shape(value)[0], -1, depth], name)
 
     def concat(self, name: str, values: Sequence[Any]) -> Any:
-        """Concatenate along the second axis."""
         return tf.concat(values, 1, name)
 
     def _parameters(self, layer: Layer) -> tuple[Any, Any]:

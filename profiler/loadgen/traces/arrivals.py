@@ -67,7 +67,6 @@ class Linear(_Ramp):
 
     @property
     def total(self) -> float:
-        """Expected total number of requests."""
         return (self.first + self.last) / 2 * self.duration
 
     def instant(self, number: float) -> float:
@@ -89,7 +88,6 @@ class Exponential(_Ramp):
 
     @property
     def total(self) -> float:
-        """Expected total number of requests."""
         growth = self._growth
         if abs(growth * self.duration) < _CONSTANT_BELOW:
             return self.first * self.duration
@@ -125,12 +123,10 @@ class Recorded:
 
     @property
     def duration(self) -> float:
-        """Duration in seconds, the number of rates."""
         return float(len(self.rates))
 
     @property
     def total(self) -> float:
-        """Expected total number of requests."""
         return self._sums[-1]
 
     def instant(self, number: float) -> float:
@@ -143,7 +139,6 @@ class Recorded:
 
 
 def constant(rate: float, duration: float) -> Curve:
-    """Return a constant rate."""
     return Linear(rate, rate, duration)
 
 

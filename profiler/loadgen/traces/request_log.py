@@ -131,7 +131,6 @@ class RunSummary:
 
 
 def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
-    """Return the statistics of a run."""
     counts = Counter(log.outcomes)
     completed = _latencies(log, range(len(log)), *_ANSWERED)
     rejected = _latencies(log, range(len(log)), RequestOutcome.REJECTED)
@@ -188,7 +187,6 @@ class SecondCounts:
 
 
 def by_second(log: RequestLog) -> list[SecondCounts]:
-    """Return the statistics of each second of a run."""
     if not len(log):
         return []
     rows: list[list[int]] = [[] for _ in range(int(max(log.due)) + 1)]

@@ -177,7 +177,6 @@ class SharedProcess:
         self.covariance = self._kernel()
 
     def observe(self, point: int, value: float, error: float) -> None:
-        """Learn from a measurement."""
         seen = _Observation(point, value, error)
         off = abs(value - self.mean[point]) / np.sqrt(self._variance(seen))
         changed = self._count(seen, float(off))
@@ -203,7 +202,6 @@ class SharedProcess:
         return float(np.sqrt(max(0.0, self.covariance[point, point]) * max(1.0, here / usual)))
 
     def error(self, stated: float) -> float:
-        """Return the error of a measurement that states one."""
         return self._noise * stated
 
     def _count(self, seen: _Observation, off: float) -> bool:
@@ -322,7 +320,6 @@ class Belief:
         self.watts = SharedProcess(space, WATTS, expected_log_watts)
 
     def observe(self, point: int, result: TrialResult) -> None:
-        """Learn from the result of a measurement."""
         self.qps.observe(point, math.log(result.qps), result.error)
         if result.watts > 0:
             self.watts.observe(point, math.log(result.watts), _WATTS_ERROR)
@@ -346,7 +343,6 @@ class Belief:
         return mean[points] - mean[best], np.sqrt(np.maximum(0.0, variance))
 
     def predict(self, point: int) -> Prediction:
-        """Return the expected result of a point."""
         return Prediction(
             qps=float(np.exp(self.qps.mean[point])),
             error=self.qps.deviation(point),

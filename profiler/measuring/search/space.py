@@ -84,7 +84,6 @@ class SearchSpace:
 
     @cached_property
     def rows(self) -> Mapping[Row, Sequence[int]]:
-        """Indices of each row's points."""
         rows: dict[Row, list[int]] = {}
         for index, point in enumerate(self.points):
             rows.setdefault(point.row, []).append(index)

@@ -47,7 +47,6 @@ class SearchPlan:
     switch_s: float = 5.0
 
     def run_s(self, qps: float, *, full: bool) -> float:
-        """Return the seconds of a measurement of an engine that is loaded."""
         least_s, queries = (
             (self.full_s, self.full_queries) if full else (self.short_s, self.short_queries)
         )
@@ -71,12 +70,10 @@ class Costs:
         """Estimates that follow from them, until the next one."""
 
     def learn(self, point: int, setup_s: float) -> None:
-        """Learn from a measurement."""
         self._setups.setdefault(self._space.points[point].row, []).append(setup_s)
         self._expected_setups.clear()
 
     def seconds(self, point: int, *, full: bool, switches: bool = False) -> float:
-        """Return the expected duration of a measurement in seconds."""
         # Before the first measurement, the level of all figures is unknown.
         qps = math.exp(self._belief.qps.mean[point]) if self._setups else _PRIOR_QPS
         run_s = self._plan.run_s(qps, full=full)
@@ -93,7 +90,6 @@ class Costs:
         return runs_s + len(modes) * self._plan.switch_s
 
     def setup_s(self, row: Row) -> float:
-        """Return the expected T_pre of a row in seconds."""
         if row not in self._expected_setups:
             self._expected_setups[row] = self._expect_setup_s(row)
         return self._expected_setups[row]
@@ -160,7 +156,6 @@ class SearchState:
         self._without_power: set[Device] = set()
 
     def tell(self, trial: Trial, result: TrialResult) -> None:
-        """Add the result of a trial."""
         self._switch(trial)
         self.spent_s += result.seconds
         self.new.append(trial.point)
@@ -213,7 +208,6 @@ class SearchState:
         return self.spent_s + self.seconds(trial) <= self.budget_s
 
     def open(self) -> list[int]:
-        """Return the points that are open."""
         return [point for points in self.rows.values() for point in points if self.is_open(point)]
 
     def measured(self, row: Row) -> list[int]:

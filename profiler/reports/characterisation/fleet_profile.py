@@ -71,13 +71,11 @@ class FleetProfile:
         return all(entry.label == RECONSTRUCTED for entry in self.measured)
 
     def labels(self) -> dict[str, int]:
-        """Return the number of entries by label."""
         labels = [entry.label for entry in (*self.measured, *self.predicted)]
         labels += ["stale"] * len(self.stale)
         return {label: labels.count(label) for label in sorted(set(labels))}
 
     def row(self, engine: EngineName, worker_class: WorkerClass) -> list[ProfileEntry]:
-        """Return the measurements of an engine on a worker class."""
         return self._rows.get((engine, worker_class), [])
 
     def best(self, engine: EngineName, worker_class: WorkerClass) -> ProfileEntry | None:

@@ -123,7 +123,6 @@ class ModeComparison:
 
 
 def limits_of(worker_class: WorkerClass, mode: str) -> Limits:
-    """Return the limits of a mode of a worker class."""
     board = _BOARDS.get(worker_class)
     for known in MODES:
         if known.board == board and mode in (known.name, str(known.number)):

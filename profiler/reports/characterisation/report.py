@@ -36,7 +36,6 @@ _THROTTLED: Final = 0.05
 
 
 def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
-    """Return the report on a fleet."""
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
     findings = {
         "How does performance vary between workers?": workers_card(classes),

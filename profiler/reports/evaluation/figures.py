@@ -46,7 +46,6 @@ class ExecutionTimes:
 
 
 def measure_demand(profile: Profile) -> ExecutionTimes:
-    """Return the demand that follows from a profile."""
     rates = {
         engine: [e.qps for name in profile.classes for e in profile.entries(engine, name)]
         for engine in profile.engines

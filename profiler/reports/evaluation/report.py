@@ -55,7 +55,6 @@ class StudyOrigin:
 
 
 def evaluate(study: Study, origin: StudyOrigin) -> Report:
-    """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
     reference = REFERENCE if REFERENCE in study.policies else study.policies[0]
     shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]

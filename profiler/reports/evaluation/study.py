@@ -64,7 +64,6 @@ class PolicyOutcome:
 
 
 def outcome_of_run(run: SimulationRun, violations_at_least: int | None = None) -> PolicyOutcome:
-    """Return the outcome of a simulated run."""
     return PolicyOutcome(
         result=replace(summarize(run), violations_at_least=violations_at_least),
         jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
@@ -157,7 +156,6 @@ class Study:
         return self._table.get((policy, experiment), [])
 
     def jobs_per_run(self, experiment: str) -> float:
-        """Return the mean number of jobs of a run."""
         runs = [len(each.jobs) for policy in self.policies for each in self.of(policy, experiment)]
         return mean(runs) or 0.0
 
@@ -208,7 +206,6 @@ class Study:
         )
 
     def work(self, policy: str, experiment: str) -> list[Work]:
-        """Return the work of all runs."""
         return [work for outcome in self.of(policy, experiment) for work in outcome.work]
 
     def class_share(self, policy: str, experiment: str, worker_class: WorkerClass) -> float | None:

@@ -150,7 +150,6 @@ def compare(seeds: Sequence[int]) -> Iterator[BurstResult]:
 
 
 def run_count(seeds: Sequence[int]) -> int:
-    """Return the number of runs of a comparison."""
     return len(PLACEMENTS) * ENGINES * len(seeds)
 
 

@@ -88,7 +88,6 @@ def run_schedulers(
 
 
 def run_count(seeds: Sequence[int]) -> int:
-    """Return the number of runs of a comparison."""
     return len(STREAMS) * len(SLOS) * len(seeds) * len(NAMES)
 
 

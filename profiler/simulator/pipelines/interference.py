@@ -273,7 +273,6 @@ def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[Interferen
 
 
 def run_count(seeds: Sequence[int]) -> int:
-    """Return the number of runs of a comparison."""
     return len(BALANCERS) * len(seeds)
 
 

@@ -194,7 +194,6 @@ class Places:
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
     def run(self, queries: Sequence[BatchQuery], schedule: Scheduler) -> None:
-        """Run queries until all have ended."""
         for query in queries:
             self._call_at(query.arrival, partial(self.waiting.append, query))
         while self._timers:
@@ -205,7 +204,6 @@ class Places:
             schedule(self)
 
     def start(self, query: BatchQuery, width: int) -> None:
-        """Start a waiting query on free places."""
         self.waiting.remove(query)
         pipeline = Pipeline(query, self.tables[query.engine], width, self.now)
         self.free -= width
@@ -213,7 +211,6 @@ class Places:
         self._end_later(pipeline)
 
     def widen(self, pipeline: Pipeline) -> None:
-        """Give a pipeline a free place."""
         pipeline.resize(self.now, pipeline.width + 1)
         self.free -= 1
         self._end_later(pipeline)
