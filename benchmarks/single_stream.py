@@ -38,7 +38,6 @@ def time_with_both(
         queries=queries,
         min_duration_s=seconds,
         fastest_s=fastest_s,
-        report=lambda _: None,
         output=output,
     )
     return loadgen, summarise(latencies_ns)

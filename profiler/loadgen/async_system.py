@@ -25,10 +25,8 @@ from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavail
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Sequence
     from types import TracebackType
-
-    from numpy.typing import NDArray
 
     from profiler.loadgen.library import SampleLibrary
     from synergai.client.client import Client
@@ -41,31 +39,16 @@ EMPTY_RESPONSE = b""
 """Response of a failed sample, which must be completed too: LoadGen waits for every sample."""
 
 
-class SampleCompleter:
-    """Reports completed samples to LoadGen.
-
-    Args:
-        library: encodes responses for the accuracy log; None in performance mode, which logs none.
-    """
-
-    def __init__(self, library: SampleLibrary | None) -> None:
-        self._library = library
-
-    def encode(self, index: int, outputs: Mapping[str, NDArray[Any]]) -> bytes:
-        if self._library is None:
-            return EMPTY_RESPONSE
-        return self._library.encode_response(index, outputs)
-
-    def complete(self, responses: Sequence[tuple[int, bytes]]) -> None:
-        """Complete samples given by LoadGen's ids, each with the bytes to log."""
-        # LoadGen copies the bytes during the call; these arrays keep them in place until then.
-        buffers = [np.frombuffer(data, np.uint8) for _, data in responses]
-        mlperf_loadgen.QuerySamplesComplete(
-            [
-                mlperf_loadgen.QuerySampleResponse(sample_id, buffer.ctypes.data, buffer.nbytes)
-                for (sample_id, _), buffer in zip(responses, buffers, strict=True)
-            ]
-        )
+def complete(responses: Sequence[tuple[int, bytes]]) -> None:
+    """Complete samples given by LoadGen's ids, each with the bytes to log."""
+    # LoadGen copies the bytes during the call; these arrays keep them in place until then.
+    buffers = [np.frombuffer(data, np.uint8) for _, data in responses]
+    mlperf_loadgen.QuerySamplesComplete(
+        [
+            mlperf_loadgen.QuerySampleResponse(sample_id, buffer.ctypes.data, buffer.nbytes)
+            for (sample_id, _), buffer in zip(responses, buffers, strict=True)
+        ]
+    )
 
 
 class QueryCounter:
@@ -143,6 +126,7 @@ class AsyncSystem:
             which would hide failures, nor limit requests in flight: LoadGen schedules them.
         window: limit of samples in flight, in which case latency counts from sending; None to
             send samples when issued, in which case latency counts from then.
+        logs_responses: whether the accuracy log gets the responses.
     """
 
     def __init__(
@@ -153,7 +137,7 @@ class AsyncSystem:
         *,
         deadline_s: float | None,
         window: int | None,
-        completer: SampleCompleter,
+        logs_responses: bool,
         counter: QueryCounter,
     ) -> None:
         self._client = client
@@ -161,7 +145,7 @@ class AsyncSystem:
         self._library = library
         self._deadline_s = deadline_s
         self._window = window
-        self._completer = completer
+        self._logs_responses = logs_responses
         self._counter = counter
         self._issued: deque[Issued] = deque()
         self._unsent: deque[Issued] = deque()
@@ -189,16 +173,10 @@ class AsyncSystem:
 
     def warm_up(self) -> float:
         """Send a few samples before the run and return the lowest latency in seconds."""
-        self.load([0])
+        self._library.load([0])
         fastest = asyncio.run_coroutine_threadsafe(self._warm_up(), self._loop).result()
-        self.unload([0])
+        self._library.unload([0])
         return fastest
-
-    def load(self, indices: Sequence[int]) -> None:
-        self._library.load(indices)
-
-    def unload(self, indices: Sequence[int]) -> None:
-        self._library.unload(indices)
 
     def issue(self, samples: list[mlperf_loadgen.QuerySample]) -> None:
         """Hand over a query of LoadGen's without blocking."""
@@ -258,7 +236,8 @@ class AsyncSystem:
         encoded, failure = EMPTY_RESPONSE, None
         try:
             result = await self._send_sample(index, left_s)
-            encoded = self._completer.encode(index, result.outputs)
+            if self._logs_responses:
+                encoded = self._library.encode_response(index, result.outputs)
         except SynergaiError as error:
             failure = error
             # A lost worker fails its queries; a lost gateway ends the run.
@@ -280,5 +259,5 @@ class AsyncSystem:
     def _complete(self) -> None:
         """Complete the samples of this iteration of the event loop, and send more."""
         completed, self._completed = self._completed, []
-        self._completer.complete(completed)
+        complete(completed)
         self._send()

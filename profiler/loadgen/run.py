@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 from msgspec.structs import replace
 
-from profiler.loadgen.async_system import AsyncSystem, QueryCounter, SampleCompleter
+from profiler.loadgen.async_system import AsyncSystem, QueryCounter
 from profiler.loadgen.library import ACCURACY_FILE, SampleSet, dataset_library, samples_for
 from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.mlperf import log_settings, run_test, scenario_settings
@@ -71,14 +71,13 @@ def _run(
     settings: LoadgenSettings, counter: QueryCounter, report: Callable[[Message], None]
 ) -> RunCounts:
     library = _library(settings, uvloop.run(_describe(settings)))
-    completer = SampleCompleter(library if settings.mode == "accuracy" else None)
     with AsyncSystem(
         _client(settings),
         settings.engine,
         library,
         deadline_s=settings.qos_ms / 1e3 if settings.qos_ms and settings.enforce else None,
         window=_OFFLINE_WINDOW if settings.scenario == "Offline" else None,
-        completer=completer,
+        logs_responses=settings.mode == "accuracy",
         counter=counter,
     ) as system:
 
@@ -167,8 +166,8 @@ def _run_test(
             logs,
             count=library.count,
             performance_count=library.performance_count,
-            load=system.load,
-            unload=system.unload,
+            load=library.load,
+            unload=library.unload,
         )
     except SynergaiError as error:  # the warm-up failed, or a sample cannot be read
         counter.fail(error)

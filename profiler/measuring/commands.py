@@ -104,10 +104,11 @@ class _Command:
     @contextmanager
     def _following(self, session: Session) -> Iterator[Callable[[float], None]]:
         """Show the progress of a session; what it returns is called with the completed share."""
-        task = self._progress.add_task(f"{session.engine}, {session.configuration}", total=1.0)
+        # Without a share, the bar shows only that something is being measured.
+        task = self._progress.add_task(f"{session.engine}, {session.configuration}", total=None)
 
         def report(share: float) -> None:
-            self._progress.update(task, completed=share)
+            self._progress.update(task, total=1.0, completed=share)
 
         began = time.monotonic()
         try:
@@ -115,6 +116,7 @@ class _Command:
         except EngineUnusable:
             self._progress.remove_task(task)
             raise
+        report(1.0)
         if not self._is_live:
             seconds = time.monotonic() - began
             self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
@@ -210,12 +212,9 @@ class ListedCommand(_Command):
         return self._known()
 
     def _measure(self, session: Session) -> Measurement:
-        with self._following(session) as report:
+        with self._following(session):
             return self._measurer.measure(
-                session,
-                queries=self._settings.queries,
-                min_duration=self._settings.min_duration,
-                report=report,
+                session, queries=self._settings.queries, min_duration=self._settings.min_duration
             )
 
 

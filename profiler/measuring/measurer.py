@@ -17,7 +17,6 @@ from profiler.measuring.messages import (
     MeasurementFailed,
     MeasurementOrigin,
     MeasurementTask,
-    Progress,
 )
 from profiler.report_pipe import run_with_report_pipe
 from synergai.domain import MAX_BATCH, Session, WorkerClass
@@ -149,7 +148,6 @@ class Measurer:
         queries: int,
         min_duration: float,
         max_batch: int = MAX_BATCH,
-        report: Callable[[float], None] = lambda _: None,
     ) -> Measurement:
         """Measure a session, after a switch to its power mode if that is not in force."""
         mode = session.configuration.power_mode
@@ -181,7 +179,7 @@ class Measurer:
                 timer=self._timer,
                 root=self._settings.root,
             )
-            measurement = measure(task, report)
+            measurement = measure(task)
             if mode:
                 self._modes.check(mode)
         except (InternalError, SwitchFailed, Unavailable) as error:
@@ -211,7 +209,7 @@ class Measurer:
         self._mode = mode
 
 
-def measure(task: MeasurementTask, report: Callable[[float], None] = lambda _: None) -> Measurement:
+def measure(task: MeasurementTask) -> Measurement:
     """Measure in a child process, which ends before this returns or raises."""
     command = (
         *(sys.executable, "-m", "profiler.measuring.measuring_process", encode_config(task)),
@@ -226,10 +224,7 @@ def measure(task: MeasurementTask, report: Callable[[float], None] = lambda _: N
     with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
         for line in lines:
             match DECODER.decode(line):
-                case Progress(share):
-                    report(share)
                 case Measurement() as measurement:
-                    report(1.0)
                     return measurement
                 case MeasurementFailed(reason):
                     session = task.session

@@ -24,13 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from profiler.measuring.conditions import DISTURBED_SHARE, BackgroundLoad, ConditionsMonitor
 from profiler.measuring.host_client import HostClient
-from profiler.measuring.messages import (
-    Measurement,
-    MeasurementFailed,
-    MeasurementTask,
-    Message,
-    Progress,
-)
+from profiler.measuring.messages import Measurement, MeasurementFailed, MeasurementTask, Message
 from profiler.measuring.single_stream import SingleStreamResult, run_loadgen, time_queries
 from profiler.report_pipe import send_report
 from synergai.errors import SynergaiError
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-REPORT_INTERVAL_S: Final = 0.1
 PROBE_QUERIES: Final = 5
 SERVICE_ROUND_S: Final = 0.25
 MIN_SERVICE_S: Final = 1.0
@@ -54,23 +47,6 @@ ACCURACY_CHUNK: Final = 100
 """Samples that run as one range."""
 ACCURACY_S: Final = 60.0
 """About the longest time to measure an accuracy for, before anything is skipped."""
-
-
-class Reporter:
-    """Sends messages over the pipe to the profiler."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._reported_at = 0.0
-
-    def send(self, message: Message) -> None:
-        send_report(self._descriptor, message)
-
-    def progress(self, share: float, now: float) -> None:
-        """Send the completed share, at most once per `REPORT_INTERVAL_S`."""
-        if now - self._reported_at >= REPORT_INTERVAL_S:
-            self._reported_at = now
-            self.send(Progress(min(1.0, share)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +89,9 @@ class MeasurementPlan:
         return cls(queries, min_duration_s, per_query_s, min(taken), max_batch, samples)
 
     @property
-    def accuracy_s(self) -> float:
-        """Expected duration of the measurement of the accuracy in seconds."""
-        return min(ACCURACY_S, self.labelled * self.fastest_s)
-
-    @property
-    def single_stream_s(self) -> float:
-        """Expected duration of the queries one at a time, in seconds."""
-        return max(self.min_duration_s, self.queries * self.per_query_s)
-
-    @property
     def service_s(self) -> float:
         """Duration of the ranges of each batch size in seconds."""
         return max(MIN_SERVICE_S, self.min_duration_s / 2)
-
-    @property
-    def total_s(self) -> float:
-        """Expected duration of the whole measurement in seconds."""
-        ranges_s = self.service_s * self.max_batch.bit_length()
-        return self.single_stream_s + ranges_s + self.accuracy_s
 
 
 class SampleRanges(NamedTuple):
@@ -161,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     die_with_parent(options.parent)
     # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reporter = Reporter(options.report)
+    send = partial(send_report, options.report)
     task = decode_config(options.task, MeasurementTask)
     provider = task.provider
     start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
@@ -170,16 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # In service, what it compiles is compiled once; all later loads find it in the cache.
             start().close()
         with start() as host:
-            measurement = _measure(host, task, options.parent, reporter)
+            measurement = _measure(host, task, options.parent, send)
     except SynergaiError as error:
-        reporter.send(MeasurementFailed(str(error)))
+        send(MeasurementFailed(str(error)))
         return 1
-    reporter.send(measurement)
+    send(measurement)
     return 0
 
 
 def _measure(
-    host: HostClient, task: MeasurementTask, parent: int, reporter: Reporter
+    host: HostClient, task: MeasurementTask, parent: int, send: Callable[[Message], object]
 ) -> Measurement:
     ready, origin = host.ready, task.origin
     max_batch = min(ready.max_batch, task.max_batch)
@@ -191,11 +151,11 @@ def _measure(
         BackgroundLoad([os.getpid(), host.pid, parent]) as background,
         ConditionsMonitor(files) as monitor,
     ):
-        times = run_single_stream(host, plan, task.timer, task.output, reporter)
+        times = run_single_stream(host, plan, task.timer, task.output, send)
         with PowerMeter(files, period_s=MEASURE_PERIOD_S) as power:
-            ranges = measure_ranges(host, plan, reporter)
-        batch_qps = measure_batches(host, plan, reporter, ranges.qps)
-    labelled, correct = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
+            ranges = measure_ranges(host, plan)
+        batch_qps = measure_batches(host, plan, ranges.qps)
+    labelled, correct = measure_accuracy(host, plan, ranges.seconds / ranges.queries)
     accuracy, samples = origin.accuracy or (0.0, 0)
     if labelled:
         accuracy, samples = correct / labelled, labelled
@@ -242,10 +202,13 @@ def _measure(
 
 
 def run_single_stream(
-    host: HostClient, plan: MeasurementPlan, timer: str, output: Path, reporter: Reporter
+    host: HostClient,
+    plan: MeasurementPlan,
+    timer: str,
+    output: Path,
+    send: Callable[[Message], object],
 ) -> SingleStreamResult:
-    """Time queries on `host` one at a time."""
-    began = time.monotonic()
+    """Time queries on `host` one at a time; `send` tells the profiler of a failure."""
     samples = host.ready.samples  # all are in the host's memory
 
     def issue(index: int) -> None:
@@ -253,14 +216,8 @@ def run_single_stream(
             host.run_samples(index)
         except SynergaiError as error:
             # LoadGen cannot be stopped otherwise.
-            reporter.send(MeasurementFailed(str(error)))
+            send(MeasurementFailed(str(error)))
             os._exit(1)
-
-    def report(done: int) -> None:
-        now = time.monotonic()
-        by_time = (now - began) / plan.min_duration_s if plan.min_duration_s else 1.0
-        share = min(1.0, done / plan.queries, by_time)
-        reporter.progress(share * plan.single_stream_s / plan.total_s, now)
 
     if timer == BUILT_IN:
         return time_queries(
@@ -268,7 +225,6 @@ def run_single_stream(
             samples=samples,
             queries=plan.queries,
             min_duration_s=plan.min_duration_s,
-            report=report,
         )
     return run_loadgen(
         issue,
@@ -276,7 +232,6 @@ def run_single_stream(
         queries=plan.queries,
         min_duration_s=plan.min_duration_s,
         fastest_s=plan.fastest_s,
-        report=report,
         output=output,
     )
 
@@ -289,7 +244,6 @@ def batch_sizes(max_batch: int) -> list[int]:
 def measure_batches(
     host: HostClient,
     plan: MeasurementPlan,
-    reporter: Reporter,
     single_qps: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[float]:
@@ -300,7 +254,7 @@ def measure_batches(
     rates: list[float] = []
     best = single_qps
     for size in batch_sizes(plan.max_batch):
-        rates.append(measure_ranges(host, plan, reporter, size, clock).qps)
+        rates.append(measure_ranges(host, plan, size, clock).qps)
         if rates[-1] < FALLEN * best:
             break
         best = max(best, rates[-1])
@@ -310,7 +264,6 @@ def measure_batches(
 def measure_ranges(
     host: HostClient,
     plan: MeasurementPlan,
-    reporter: Reporter,
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> SampleRanges:
@@ -327,13 +280,11 @@ def measure_ranges(
         seconds += now - started
         rates.append(count / max(now - started, 1e-9))
         per_query_s = seconds / queries
-        before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
-        reporter.progress((before_s + seconds) / plan.total_s, now)
     return SampleRanges(queries, seconds, standard_error(rates))
 
 
 def measure_accuracy(
-    host: HostClient, plan: MeasurementPlan, reporter: Reporter, per_query_s: float
+    host: HostClient, plan: MeasurementPlan, per_query_s: float
 ) -> tuple[int, int]:
     """Run the labelled samples once, or as many of them as time permits, evenly spread.
 
@@ -349,12 +300,10 @@ def measure_accuracy(
         affordable, count = max(1, int(ACCURACY_S / per_query_s)), 1
         firsts = [index * samples // affordable for index in range(affordable)]
     labelled = correct = 0
-    for done, first in enumerate(firsts):
+    for first in firsts:
         tally = host.run_samples(first, min(count, samples - first)).tally
         labelled += tally.labelled
         correct += tally.correct
-        left_s = (1 - (done + 1) / len(firsts)) * plan.accuracy_s
-        reporter.progress(1 - left_s / plan.total_s, time.monotonic())
     return labelled, correct
 
 

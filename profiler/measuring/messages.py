@@ -59,12 +59,6 @@ class MeasurementTask(Struct, frozen=True, kw_only=True):
     root: Path = Path("/")
 
 
-class Progress(Struct, frozen=True, tag=True):
-    """Completed share of the measurement, 0 to 1."""
-
-    share: float
-
-
 class Measurement(Struct, frozen=True, kw_only=True, tag=True):
     """A profile entry with the result of queries one at a time.
 
@@ -95,6 +89,6 @@ class MeasurementFailed(Struct, frozen=True, tag=True):
     reason: str
 
 
-Message: TypeAlias = Progress | Measurement | MeasurementFailed
+Message: TypeAlias = Measurement | MeasurementFailed
 
 DECODER: Final[Decoder[Message]] = Decoder(Message)

@@ -132,8 +132,8 @@ def result_of(entry: ProfileEntry) -> TrialResult:
     return TrialResult(entry.qps, entry.watts, entry.t_pre_s, 0.0, error)
 
 
-Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
-"""Shows the progress of a session; within, a function is called with the completed share."""
+Follow: TypeAlias = "Callable[[Session], AbstractContextManager[object]]"
+"""Shows that a session is being measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,14 +283,13 @@ class SearchRun:
         plan = self._plan
         began = self._clock()
         try:
-            with follow(session) as report:
+            with follow(session):
                 measurement = self._measurer.measure(
                     session,
                     queries=plan.short_queries,
                     min_duration=plan.short_s,
                     # The batches of slow configurations are of no use.
                     max_batch=draft.max_batch if batches else 1,
-                    report=report,
                 )
         except EngineUnusable as error:
             self._skip(error)

@@ -54,14 +54,12 @@ def time_queries(
     samples: int,
     queries: int,
     min_duration_s: float,
-    report: Callable[[int], object],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> SingleStreamResult:
     """Issue queries one after another on random samples, and time them.
 
     Args:
         issue: runs the query on the sample with this index.
-        report: called after each query with the number of queries so far, outside its latency.
         clock: monotonic clock in nanoseconds.
     """
     order = random.Random(_SEED)
@@ -74,7 +72,6 @@ def time_queries(
         issue(sample)
         ended = clock()
         latencies.append(ended - issued)
-        report(len(latencies))
     return summarise(latencies)
 
 
@@ -102,7 +99,6 @@ def run_loadgen(
     queries: int,
     min_duration_s: float,
     fastest_s: float,
-    report: Callable[[int], object],
     output: Path,
 ) -> SingleStreamResult:
     """Run LoadGen's test, with its log files in `output`."""
@@ -113,15 +109,11 @@ def run_loadgen(
 
     response = np.zeros(1, np.float32)
     address, size = response.ctypes.data, response.nbytes
-    done = 0
 
     def issue_all(wanted: list[loadgen.QuerySample]) -> None:
-        nonlocal done
         for sample in wanted:
             issue(sample.index)
             loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(sample.id, address, size)])
-            done += 1
-        report(done)
 
     run_test(
         issue_all,

@@ -5,22 +5,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import create_autospec
 
 import pytest
 
 from profiler.measuring.cli import NOT_INSTALLED, choose_timer, used_by
 from profiler.measuring.host_client import HostClient
 from profiler.measuring.measuring_process import (
-    ACCURACY_S,
     MeasurementPlan,
-    Reporter,
     batch_sizes,
     measure_accuracy,
     measure_batches,
     measure_ranges,
 )
-from profiler.measuring.messages import DECODER, Measurement, MeasurementFailed, Message, Progress
+from profiler.measuring.messages import DECODER, Measurement, MeasurementFailed, Message
 from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.measuring.single_stream import SingleStreamResult, read_result, time_queries
 from profiler.report_pipe import send_report
@@ -45,7 +42,6 @@ some other line
 @pytest.mark.parametrize(
     "message",
     [
-        Progress(0.25),
         MeasurementFailed("engine 'e' has\nno model"),
         Measurement(
             entry=new_entry("e", "x86", 7 / 0.9, batch_qps=(11.5, 19.0)),
@@ -117,7 +113,6 @@ def test_built_in_timer_computes_figures_as_loadgen_does() -> None:
         samples=7,
         queries=100,
         min_duration_s=0.0,
-        report=lambda _: None,
         clock=lambda: clock.now,
     )
 
@@ -131,39 +126,17 @@ def test_built_in_timer_computes_figures_as_loadgen_does() -> None:
 
 
 def test_built_in_timer_ends_after_minimum_queries_and_duration() -> None:
-    def queries_of(clock: Clock, queries: int, min_duration_s: float) -> list[int]:
-        reported: list[int] = []
-        time_queries(
+    def queries_of(clock: Clock, queries: int, min_duration_s: float) -> int:
+        return time_queries(
             clock.issue,
             samples=3,
             queries=queries,
             min_duration_s=min_duration_s,
-            report=reported.append,
             clock=lambda: clock.now,
-        )
-        return reported
+        ).queries
 
-    assert queries_of(Clock([10**9] * 5), 5, 1.0) == [1, 2, 3, 4, 5]
-    assert queries_of(Clock([10**9] * 5), 1, 3.5) == [1, 2, 3, 4]
-
-
-def test_time_for_reports_is_in_no_latency() -> None:
-    clock = Clock([1_000] * 10)
-
-    def report(_: int) -> None:
-        clock.now += 10**6
-
-    result = time_queries(
-        clock.issue,
-        samples=1,
-        queries=10,
-        min_duration_s=0.0,
-        report=report,
-        clock=lambda: clock.now,
-    )
-
-    assert result.latency_p99_s == 1e-6
-    assert result.qps == pytest.approx(1e6)
+    assert queries_of(Clock([10**9] * 5), 5, 1.0) == 5
+    assert queries_of(Clock([10**9] * 5), 1, 3.5) == 4
 
 
 def test_profile_says_which_commands_use_its_dictionary() -> None:
@@ -229,12 +202,11 @@ def test_batches_are_measured_until_the_rate_falls(
     seconds: dict[int, float], measured: list[int]
 ) -> None:
     host = BatchingHost(seconds)
-    reporter = create_autospec(Reporter, instance=True)
     plan = MeasurementPlan(
         queries=10, min_duration_s=4.0, per_query_s=0.01, fastest_s=0.01, max_batch=16
     )
 
-    rates = measure_batches(cast("HostClient", host), plan, reporter, 100.0, lambda: host.now)
+    rates = measure_batches(cast("HostClient", host), plan, 100.0, lambda: host.now)
 
     assert host.sizes == measured
     assert rates == pytest.approx([1 / seconds[size] for size in measured])
@@ -244,14 +216,13 @@ def test_batches_are_measured_until_the_rate_falls(
 @pytest.mark.parametrize("per_query_s", [5e-6, 0.01, 0.7])
 def test_qps_is_measured_on_successive_ranges_as_in_jobs(per_query_s: float, batch: int) -> None:
     host = SteadyHost(per_query_s)
-    reporter = create_autospec(Reporter, instance=True)
     # The latency of a query issued alone differs much from its share of a range.
     plan = MeasurementPlan(
         queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4
     )
 
     queries, seconds, error = measure_ranges(
-        cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
+        cast("HostClient", host), plan, batch, clock=lambda: host.now
     )
 
     assert queries / seconds == pytest.approx(1 / per_query_s)
@@ -285,8 +256,7 @@ class LabelledHost:
 def accuracy_of(
     host: LabelledHost, plan: MeasurementPlan, per_query_s: float = 1e-3
 ) -> tuple[int, int]:
-    reporter = create_autospec(Reporter, instance=True)
-    return measure_accuracy(cast("HostClient", host), plan, reporter, per_query_s)
+    return measure_accuracy(cast("HostClient", host), plan, per_query_s)
 
 
 def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
@@ -301,7 +271,6 @@ def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
 def test_accuracy_of_a_slow_engine_is_measured_on_samples_spread_evenly() -> None:
     host = LabelledHost(samples=1000, labelled=1000)
     plan = MeasurementPlan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=1000)
-    assert plan.accuracy_s == ACCURACY_S
     labelled, correct = accuracy_of(host, plan, per_query_s=3.0)
     assert (labelled, host.asked) == (20, list(range(0, 1000, 50)))
     assert correct == sum(index % 3 != 0 for index in host.asked)

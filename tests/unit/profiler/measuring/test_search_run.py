@@ -1,8 +1,8 @@
 """A search on this machine, with measurements that take no time."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -56,11 +56,6 @@ class FakeMeasurer:
             accuracy_samples=100,
         )
         return Measurement(entry=entry, single_stream=RESULT, logs="", background=0.0)
-
-
-@contextmanager
-def follow(_: Session) -> Iterator[Callable[[float], None]]:
-    yield lambda _: None
 
 
 def make_run(
@@ -125,7 +120,7 @@ def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
 
 def test_every_configuration_is_measured_or_predicted() -> None:
     run, dictionary, _ = make_run(FakeMeasurer())
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     predictions = run.predictions()
     assert 2 <= len(dictionary) < 8
     assert len(dictionary) + len(predictions) == 8
@@ -138,18 +133,18 @@ def test_every_configuration_is_measured_or_predicted() -> None:
 
 def test_complete_dictionary_leaves_nothing_to_do() -> None:
     run, dictionary, _ = make_run(FakeMeasurer())
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     measurer = FakeMeasurer()
     every = [*dictionary, *(replace(each, label=MEASURED) for each in run.predictions())]
     again, _, _ = make_run(measurer, every)
-    again.run(follow, nothing)
+    again.run(nullcontext, nothing)
     assert measurer.asked == []
     assert again.predictions() == []
 
 
 def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None:
     run, _, _ = make_run(FakeMeasurer())
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     again, _, _ = make_run(FakeMeasurer(), run.predictions())
     assert again.forecast().known == 0
 
@@ -157,7 +152,7 @@ def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None
 def test_failing_variant_only_costs_itself() -> None:
     measurer = FakeMeasurer()
     run, dictionary, errors = make_run(measurer, engines=(A,), variants=("full", BROKEN))
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert len(errors) == 2
     every = [*dictionary, *run.predictions()]
     assert {entry.configuration.variant for entry in every} == {"full"}
@@ -167,7 +162,7 @@ def test_failing_variant_only_costs_itself() -> None:
 def test_search_without_time_says_what_it_had_none_for() -> None:
     measurer = FakeMeasurer()
     run, _, _ = make_run(measurer, budget=0.0)
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert measurer.asked == []
     assert run.without_time() == [A, B]
     assert run.predictions() == []
@@ -177,17 +172,17 @@ def test_budget_is_enough_for_a_first_measurement() -> None:
     measurer = FakeMeasurer()
     run, _, _ = make_run(measurer, budget=1e-6)
     assert run.forecast().at_most_s > 1.0
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert len(measurer.asked) == 1
 
 
 def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
     alone = FakeMeasurer()
     run, _, _ = make_run(alone, budget=0.4)
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     with_broken = FakeMeasurer()
     run, _, errors = make_run(with_broken, engines=(A, BROKEN, B), budget=0.4)
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert len(errors) == 2
     measured = [session for session, _ in with_broken.asked if session.engine != BROKEN]
     assert len(measured) >= len(alone.asked)
@@ -195,7 +190,7 @@ def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
 
 def test_what_there_was_no_time_for_is_named_by_variant() -> None:
     run, _, _ = make_run(FakeMeasurer(), engines=(A, B), budget=1e-6, variants=("", "int8"))
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     [missing, other] = run.without_time()
     assert missing in {"a (variant=int8)", "a (the CPU)"}
     assert other == "b"
@@ -204,7 +199,7 @@ def test_what_there_was_no_time_for_is_named_by_variant() -> None:
 def test_batches_are_measured_of_the_best_configuration_only() -> None:
     measurer = FakeMeasurer()
     run, dictionary, _ = make_run(measurer, engines=(A,), max_batch=4)
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert [session.configuration.threads for session, batch in measurer.asked if batch > 1] == [8]
     [best] = [entry for entry in dictionary if entry.configuration.threads == 8]
     assert best.batch_qps
@@ -214,7 +209,7 @@ def test_batches_are_measured_of_the_best_configuration_only() -> None:
 
 def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) -> None:
     run, _, _ = make_run(FakeMeasurer())
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     stale, fresh, *others = run.predictions()
     old = [replace(each, label=MEASURED, qps=1.0) for each in (stale, fresh)]
     add_to_dictionary(tmp_path / "d.db", old)
@@ -224,18 +219,18 @@ def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) ->
 
 def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
     known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
-    known.run(follow, nothing)
+    known.run(nullcontext, nothing)
     there = [replace(entry, worker_class=WorkerClass("there")) for entry in dictionary]
     measurer = FakeMeasurer()
     run, _, _ = make_run(measurer, [*dictionary, *there], engines=(B,))
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert {session.engine for session, _ in measurer.asked} == {B}
     assert {entry.engine for entry in run.predictions()} <= {B}
 
 
 def test_only_configurations_that_the_machine_offers_are_measured() -> None:
     known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
-    known.run(follow, nothing)
+    known.run(nullcontext, nothing)
     best = max(dictionary, key=lambda entry: entry.qps)
     # Of the same engine on this worker class, from when more was offered.
     gone = [
@@ -244,7 +239,7 @@ def test_only_configurations_that_the_machine_offers_are_measured() -> None:
     ]
     measurer = FakeMeasurer()
     run, _, _ = make_run(measurer, gone, engines=(A,))
-    run.run(follow, nothing)
+    run.run(nullcontext, nothing)
     assert measurer.asked
     assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}
 
