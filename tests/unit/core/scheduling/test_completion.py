@@ -7,11 +7,10 @@ import pytest
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import Dispatch, JobArrived, QueriesDone, TimePassed
 from synergai.core.scheduling.policies.malleable.policy import MAX_JOBS
-from synergai.domain import Configuration, EngineName, JobId
+from synergai.domain import EngineName, JobId
 from tests.cores import make_core, new_entry, new_job, new_worker
 
 DIGITS = EngineName("digits")
-ONE = Configuration(1)
 A, B = JobId("a"), JobId("b")
 QPS = {"fast": 100.0, "slow": 10.0}
 

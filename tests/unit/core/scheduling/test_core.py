@@ -1,7 +1,9 @@
 """Which job runs where, and when."""
 
 import math
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from synergai.core.scheduling.events import (
@@ -60,13 +62,28 @@ def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() ->
     assert assignment.worker_id == FAST_1
 
 
-def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
-    core = fast_core()
-    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
-    core.handle(make_job("loose", 100, deadline=20.0), 0.0)
-    core.handle(make_job("tight", 300, deadline=5.0), 0.0)
-    [next_one] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
-    assert next_one.job_id == "tight"
+TENANT = {"tenant": "greedy"}
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting"),
+    [
+        ({}, {"loose": {"deadline": 40.0}, "next": {"queries": 300, "deadline": 25.0}}),
+        ({}, {"tight": {"deadline": 23.0}, "next": {"deadline": 70.0, "priority": 5}}),
+        (TENANT, {"more": {"deadline": 25.0} | TENANT, "next": {"deadline": 90.0}}),
+        (TENANT, {"next": TENANT}),
+    ],
+    ids=["least slack", "higher priority", "tenant within its share", "only tenant"],
+)
+def test_next_job_is_that_of_the_rule_regardless_of_arrival_order(
+    running: dict[str, Any], waiting: dict[str, dict[str, Any]]
+) -> None:
+    core = fast_core(fair_burst_s=5.0)
+    [first] = dispatched(core.handle(make_job("running", 2000, **running), 0.0))
+    for name, fields in waiting.items():
+        core.handle(make_job(name, **({"queries": 100} | fields)), 0.0)
+    [following] = dispatched(core.handle(AssignmentEnded(first.id, 2000, Outcome.COMPLETED), 20.0))
+    assert following.job_id == "next"
 
 
 def test_doomed_job_runs_after_all_feasible_jobs() -> None:
@@ -156,15 +173,6 @@ def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
     assert [len(s) for s in sent] == [1] * 6 + [0] * 4
 
 
-def test_higher_priority_goes_first() -> None:
-    core = fast_core()
-    [running] = dispatched(core.handle(make_job("running", 100), 0.0))
-    core.handle(make_job("tight", 100, deadline=3.0), 0.0)
-    core.handle(make_job("vip", 100, deadline=50.0, priority=5), 0.0)
-    [following] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
-    assert following.job_id == "vip"
-
-
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
     core = fast_core(strict=True)
     [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
@@ -204,24 +212,6 @@ def test_late_job_is_rejected_by_timer_regardless_of_queue_order() -> None:
     [rejected] = core.handle(TimePassed(), wakeup)
     assert isinstance(rejected, Reject)
     assert rejected.job_id == "late"
-
-
-def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
-    core = fast_core(fair_burst_s=5.0)
-    [greedy] = dispatched(core.handle(make_job("g1", 2000, tenant="greedy"), 0.0))
-    core.handle(make_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
-    core.handle(make_job("m1", 100, deadline=90.0, tenant="modest"), 0.0)
-    ended = AssignmentEnded(greedy.id, 2000, Outcome.COMPLETED)
-    [following] = dispatched(core.handle(ended, 20.0))
-    assert following.job_id == "m1"
-
-
-def test_single_tenant_gets_all_capacity() -> None:
-    core = fast_core(fair_burst_s=0.0)
-    [running] = dispatched(core.handle(make_job("a", 2000, tenant="greedy"), 0.0))
-    core.handle(make_job("b", 100, tenant="greedy"), 0.0)
-    ended = AssignmentEnded(running.id, 2000, Outcome.COMPLETED)
-    assert len(dispatched(core.handle(ended, 20.0))) == 1
 
 
 def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None:

@@ -94,33 +94,24 @@ def test_strict_round_robin_waits_for_the_next_worker_in_turn() -> None:
     assert worker_ids([fourth]) == ["b1"]
 
 
-def finish_in_order(harness: Harness, order: Sequence[str]) -> None:
+@pytest.mark.parametrize(("policy", "chosen"), [("lru", "b2"), ("mru", "b1")])
+def test_worker_that_was_used_least_or_most_recently_is_selected(policy: str, chosen: str) -> None:
+    harness = Harness(policy)
     running = {a.worker_id: a for _ in range(3) for a in dispatched(harness.submit())}
-    for name in order:
+    for name in ("b2", "s", "b1"):
         harness.now += 1.0
         harness.end(running[domain.WorkerId(name)])
+    assert worker_ids(dispatched(harness.submit())) == [chosen]
 
 
-def test_least_recently_used_selects_the_worker_idle_longest() -> None:
-    harness = Harness("lru")
-    finish_in_order(harness, ["b2", "s", "b1"])
-    assert worker_ids(dispatched(harness.submit())) == ["b2"]
-
-
-def test_most_recently_used_selects_the_worker_active_last() -> None:
-    harness = Harness("mru")
-    finish_in_order(harness, ["s", "b2", "b1"])
-    assert worker_ids(dispatched(harness.submit())) == ["b1"]
-
-
-def test_best_effort_prefers_the_strongest_worker() -> None:
-    harness = Harness("be")
-    assert worker_ids([dispatched(harness.submit())[0] for _ in range(2)]) == ["s", "b1"]
-
-
-def test_best_effort_follows_the_configured_order() -> None:
-    harness = Harness("be", order="board server")
-    assert worker_ids([dispatched(harness.submit())[0] for _ in range(3)]) == ["b1", "b2", "s"]
+@pytest.mark.parametrize(
+    ("options", "chosen"), [({}, ["s", "b1"]), ({"order": "board server"}, ["b1", "b2", "s"])]
+)
+def test_best_effort_prefers_the_strongest_worker_or_the_configured_order(
+    options: dict[str, str], chosen: list[str]
+) -> None:
+    harness = Harness("be", **options)
+    assert worker_ids([dispatched(harness.submit())[0] for _ in chosen]) == chosen
 
 
 @pytest.mark.parametrize("policy", ["rr", "srr", "lru", "mru", "be", "slo_mael"])
@@ -227,11 +218,19 @@ def test_malleable_stops_a_job_of_less_than_two_seconds_for_a_tight_one() -> Non
     assert {c.assignment_id for c in commands if isinstance(c, Stop)} == {part.id for part in lax}
 
 
-def test_malleable_does_not_stop_what_ends_at_once() -> None:
+@pytest.mark.parametrize(
+    ("running", "arriving"),
+    [((10, 100.0, 0.0), (10, 0.05)), ((1200, 20.0, 2.0), (120, 100.0))],
+    ids=["ends at once", "all deadlines are met"],
+)
+def test_malleable_does_not_stop_a_job_that(
+    running: tuple[int, float, float], arriving: tuple[int, float]
+) -> None:
     harness = Harness("malleable")
-    harness.submit(10, budget=100.0)
-    commands = harness.submit(10, budget=0.05)
-    assert not [command for command in commands if isinstance(command, Stop)]
+    queries, budget, later = running
+    harness.submit(queries, budget)
+    harness.now = later
+    assert not [command for command in harness.submit(*arriving) if isinstance(command, Stop)]
 
 
 def test_malleable_stops_a_late_job_on_its_fastest_worker_only() -> None:
@@ -243,14 +242,6 @@ def test_malleable_stops_a_late_job_on_its_fastest_worker_only() -> None:
     commands = harness.submit(1200, budget=14.0)
     stopped = {c.assignment_id for c in commands if isinstance(c, Stop)}
     assert stopped == {part.id for part in late if part.worker_id == "s"}
-
-
-def test_malleable_does_not_stop_a_job_if_all_deadlines_are_met() -> None:
-    harness = Harness("malleable")
-    harness.submit(1200, budget=20.0)
-    harness.now = 2.0
-    commands = harness.submit(120, budget=100.0)
-    assert not [command for command in commands if isinstance(command, Stop)]
 
 
 def test_malleable_plans_around_a_worker_with_unknown_end() -> None:

@@ -1,5 +1,7 @@
 """Scheduling of configurations with execution providers, and of those that cannot be used."""
 
+import pytest
+
 from synergai import domain
 from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
@@ -10,6 +12,7 @@ BOARD = domain.WorkerId("board")
 CLASS = domain.WorkerClass("class")
 CPU_1, CPU_2 = domain.Configuration(1), domain.Configuration(2)
 CUDA = domain.Configuration(0, "", "CUDA")
+XNNPACK = domain.Configuration(2, "", "XNNPACK")
 
 
 def core_with(qps: dict[domain.Configuration, float]) -> SchedulerCore:
@@ -38,28 +41,23 @@ def fail(core: SchedulerCore, assignment: events.Assignment, now: float) -> list
     return core.handle(ended, now)
 
 
-def test_faster_provider_is_chosen() -> None:
-    core = core_with({CPU_2: 10.0, CUDA: 100.0})
-    join(core, CPU_1, CPU_2, CUDA)
-    assert arrive(core)[0].configuration == CUDA
-
-
-def test_slower_provider_is_not_chosen() -> None:
-    core = core_with({CPU_2: 100.0, CUDA: 10.0})
-    join(core, CPU_1, CPU_2, CUDA)
-    assert arrive(core)[0].configuration == CPU_2
-
-
-def test_unprofiled_engine_is_measured_on_the_cpu() -> None:
-    core = core_with({})
-    join(core, CUDA, domain.Configuration(2, "", "XNNPACK"), CPU_1, CPU_2)
-    assert arrive(core)[0].configuration == CPU_2
-
-
-def test_unprofiled_engine_is_measured_with_the_only_provider_of_a_worker() -> None:
-    core = core_with({})
-    join(core, CUDA)
-    assert arrive(core)[0].configuration == CUDA
+@pytest.mark.parametrize(
+    ("qps", "offered", "chosen"),
+    [
+        pytest.param({CPU_2: 10.0, CUDA: 100.0}, (CPU_1, CPU_2, CUDA), CUDA, id="faster provider"),
+        pytest.param({CPU_2: 100.0, CUDA: 10.0}, (CPU_1, CPU_2, CUDA), CPU_2, id="faster CPU"),
+        pytest.param({}, (CUDA, XNNPACK, CPU_1, CPU_2), CPU_2, id="unprofiled: the CPU"),
+        pytest.param({}, (CUDA,), CUDA, id="unprofiled: the only provider"),
+    ],
+)
+def test_engine_runs_with_the_fastest_provider_and_is_measured_on_the_cpu(
+    qps: dict[domain.Configuration, float],
+    offered: tuple[domain.Configuration, ...],
+    chosen: domain.Configuration,
+) -> None:
+    core = core_with(qps)
+    join(core, *offered)
+    assert arrive(core)[0].configuration == chosen
 
 
 def test_configuration_that_cannot_be_used_leaves_the_others_in_service() -> None:
@@ -122,13 +120,9 @@ def test_devices_of_a_machine_run_in_parallel_as_workers_of_one_class() -> None:
     assert all(each.configuration == CUDA for each in found[:2])
 
 
-def test_largest_configuration_is_in_the_fastest_mode_whatever_its_name() -> None:
+def test_largest_configuration_is_on_the_cpu_and_in_the_fastest_mode_whatever_its_name() -> None:
     slow, fast = domain.Configuration(8, "MODE_30W_ALL"), domain.Configuration(8, "MAXN")
-    assert domain.largest_configuration([slow, fast]) == fast
     assert domain.largest_configuration([slow, fast, domain.Configuration(4, "MODE_Z")]) == fast
-
-
-def test_largest_configuration_is_on_the_cpu_if_there_is_one() -> None:
     provider = domain.Configuration(8, "", "XNNPACK")
     assert domain.largest_configuration([provider, CPU_1, CPU_2, CUDA]) == CPU_2
     assert domain.largest_configuration([CUDA, provider]) == provider

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -68,10 +69,20 @@ def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
     assert short.estimate_s == pytest.approx(QUERY_S[SHORT])
 
 
-def test_request_that_is_not_brief_waits_if_the_threads_exceed_the_cores() -> None:
-    core = core_with_box()
+@pytest.mark.parametrize(
+    ("engine", "fields"),
+    [
+        pytest.param(OTHER, {}, id="it is not brief, and the threads exceed the cores"),
+        pytest.param(SHORT, {"cores": 8, "profiled": [SHORT]}, id="the other is measured"),
+        pytest.param(SHORT, {"cores": 8, "loaded": [LONG]}, id="it is cold"),
+        pytest.param(SHORT, {"cores": 0}, id="the worker reports no cores"),
+        pytest.param(SHORT, {"strict": True}, id="the core is strict"),
+    ],
+)
+def test_request_waits_for_a_running_one_if(engine: EngineName, fields: dict[str, Any]) -> None:
+    core = core_with_box(**fields)
     send(core, "long", LONG, 0.0)
-    assert send(core, "other", OTHER, 0.001) == []
+    assert send(core, "waits", engine, 0.001) == []
 
 
 def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> None:
@@ -210,12 +221,6 @@ def test_request_in_the_session_of_the_running_one_queues_behind_it() -> None:
     assert not second.concurrent
 
 
-def test_nothing_runs_during_a_measurement() -> None:
-    core = core_with_box(cores=8, profiled=[SHORT])
-    send(core, "long", LONG, 0.0)
-    assert send(core, "short", SHORT, 0.001) == []
-
-
 @every_policy
 def test_request_does_not_wait_for_a_measurement_of_a_long_query(policy: str) -> None:
     core = core_with_box(policy=policy, profiled=[SHORT])
@@ -252,12 +257,6 @@ def test_request_does_not_wait_for_a_measured_query_that_began_long_ago() -> Non
     [short] = send(core, "short", SHORT, now)
     assert short.concurrent
     assert (core.wakeup() or math.inf) > now
-
-
-def test_cold_request_runs_alone() -> None:
-    core = core_with_box(cores=8, loaded=[LONG])
-    send(core, "long", LONG, 0.0)
-    assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_concurrent_requests_are_taken_back_with_them() -> None:
@@ -298,18 +297,6 @@ def test_worker_is_ejected_if_only_a_concurrent_request_hangs(others: int) -> No
     commands = core.handle(events.ProgressChecked(), 100.2)
     assert events.Revoke(hung.id, BOX) in commands
     assert any(isinstance(each, events.Eject) and each.worker_id == BOX for each in commands)
-
-
-def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
-    core = core_with_box(cores=0)
-    send(core, "long", LONG, 0.0)
-    assert send(core, "short", SHORT, 0.001) == []
-
-
-def test_strict_core_runs_nothing_concurrently() -> None:
-    core = core_with_box(strict=True)
-    send(core, "long", LONG, 0.0)
-    assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() -> None:

@@ -152,12 +152,27 @@ def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later
     assert not profiled_variants(core)
 
 
-def test_new_profile_of_a_file_counts_for_the_variant_instead_of_the_earlier_one() -> None:
-    before = replace(make_entry("", 10.0), digest="a")
-    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary([before]))
+OF_FILE = replace(make_entry("", 10.0), digest="a")
+
+
+@pytest.mark.parametrize(
+    ("entries", "added", "profiled"),
+    [
+        pytest.param([OF_FILE], [replace(OF_FILE, qps=20.0)], [("full", 20.0)], id="a new one"),
+        pytest.param([replace(OF_FILE, digest="x")], [], [], id="of another file"),
+        pytest.param([replace(OF_FILE, digest="")], [], [], id="of an unknown file"),
+        pytest.param(
+            [OF_FILE, make_entry("full", 20.0)], [], [("full", 20.0)], id="of the variant"
+        ),
+    ],
+)
+def test_profile_that_counts_for_a_variant_is_its_own_or_the_last_one_of_its_file(
+    entries: list[ProfileEntry], added: list[ProfileEntry], profiled: list[tuple[str, float]]
+) -> None:
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
     core.handle(events.WorkerJoined(family_worker(0)), 0.0)
-    core.handle(events.ProfilesAdded((replace(make_entry("", 20.0), digest="a"),)), 0.0)
-    assert profiled_variants(core) == [("full", 20.0)]
+    core.handle(events.ProfilesAdded(tuple(added)), 0.0)
+    assert profiled_variants(core) == profiled
 
 
 def test_profile_counts_once_a_worker_gets_variants() -> None:
@@ -170,21 +185,6 @@ def test_profile_counts_once_a_worker_gets_variants() -> None:
     core.handle(events.EnginesChanged(worker.id, worker.engines, worker.variants), 0.0)
     assert profiled_variants(core, 0) == [("full", 10.0)]
     assert profiled_variants(core, 1) == [("", 10.0)]
-
-
-@pytest.mark.parametrize("digest", ["", "x"])
-def test_profile_of_another_file_counts_for_no_variant(digest: str) -> None:
-    entries = [replace(make_entry(""), digest=digest)]
-    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
-    assert not profiled_variants(core)
-
-
-def test_profile_of_a_variant_goes_before_that_of_its_file() -> None:
-    entries = [replace(make_entry("", 10.0), digest="a"), make_entry("full", 20.0)]
-    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
-    core.handle(events.WorkerJoined(family_worker(0)), 0.0)
-    assert profiled_variants(core) == [("full", 20.0)]
 
 
 def test_workers_with_and_without_variants_share_requests_that_name_none() -> None:

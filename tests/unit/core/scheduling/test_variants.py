@@ -182,6 +182,8 @@ CHOICES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         )
         for perishable in (True, False)
     ),
+    ("the pinned one", {}, {"variant": "medium"}, "medium"),
+    ("the pinned one", {}, {"variant": "small", "qos": math.inf}, "small"),
     ("no floor is reached without accuracies", NO_ACCURACY, {"floor": 0.1}, ""),
     ("the pinned one without accuracies", NO_ACCURACY, {"variant": "medium"}, "medium"),
     *(
@@ -261,15 +263,6 @@ def test_requests_behind_keep_their_deadlines() -> None:
         if first.job_id == JobId("3"):
             assert fleet.now + first.query_s <= 0.1
         fleet.end(first)
-
-
-def test_a_pinned_variant_is_used() -> None:
-    fleet = Fleet()
-    fleet.submit(variant="medium")
-    fleet.submit(variant="small", qos=math.inf)
-    assert fleet.running[0].configuration.variant == "medium"
-    fleet.end(fleet.running[0])
-    assert fleet.running[0].configuration.variant == "small"
 
 
 def test_only_what_the_fastest_allowed_variant_cannot_do_is_rejected() -> None:

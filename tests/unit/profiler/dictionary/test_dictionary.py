@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+from click.testing import Result
 from msgspec import structs
 from typer.testing import CliRunner
 
@@ -46,155 +48,129 @@ def an_entry(engine: str = "e", qps: float = 10.0, threads: int = 1) -> ProfileE
     return new_entry(engine, "x86", qps, Configuration(threads))
 
 
-def test_label_and_age_are_shown_without_a_gateway(tmp_path: Path) -> None:
-    files.add_to_dictionary(tmp_path / "d.db", [ENTRY])
-    result = CliRunner().invoke(
-        dictionary.app, ["show", "--dictionary", str(tmp_path / "d.db")], env={"COLUMNS": "200"}
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The dictionary of the commands."""
+    return tmp_path / "d.db"
+
+
+def invoke(path: Path, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(
+        dictionary.app, [*map(str, arguments), "--dictionary", str(path)], env={"COLUMNS": "200"}
     )
-    assert result.exit_code == 0
-    assert result.output.splitlines()[-1].split()[-4:] == ["1,234", "disturbed", "5", "h"]
 
 
+def run(path: Path, *arguments: str | Path) -> str:
+    result = invoke(path, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_label_and_age_are_shown_without_a_gateway(path: Path) -> None:
+    files.add_to_dictionary(path, [ENTRY])
+    assert run(path, "show").splitlines()[-1].split()[-4:] == ["1,234", "disturbed", "5", "h"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--engine", "nope"), "of engine 'nope'; there are entries of digits, faces"),
+        (("--engine", "nope", "--json"), "of engine 'nope'; there are entries of digits, faces"),
+        (("--worker-class", "board"), "of worker class 'board'; there are entries of cloud"),
+    ],
+)
 def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
-    tmp_path: Path,
+    path: Path, options: tuple[str, ...], complaint: str
 ) -> None:
-    path = tmp_path / "d.db"
     files.add_to_dictionary(path, [ENTRY, structs.replace(ENTRY, engine=EngineName("faces"))])
-
-    def error(*options: str) -> str:
-        shown = CliRunner().invoke(dictionary.app, ["show", *options, "--dictionary", str(path)])
-        assert isinstance(shown.exception, NotFound)
-        assert not shown.output
-        return str(shown.exception)
-
-    text = "no entries of engine 'nope'; there are entries of digits, faces"
-    assert text in error("--engine", "nope")
-    assert text in error("--engine", "nope", "--json")
-    text = "no entries of worker class 'board'; there are entries of cloud"
-    assert text in error("--worker-class", "board")
+    shown = invoke(path, "show", *options)
+    assert isinstance(shown.exception, NotFound)
+    assert not shown.output
+    assert f"no entries {complaint}" in str(shown.exception)
 
 
-def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:
-    source, target = str(tmp_path / "new.csv"), str(tmp_path / "d.db")
+def test_import_reports_the_entries_that_it_kept(path: Path, tmp_path: Path) -> None:
     files.export_dictionary(tmp_path / "new.csv", ConfigurationDictionary([ENTRY]))
-    files.add_to_dictionary(tmp_path / "d.db", [structs.replace(ENTRY, label=MEASURED)])
-    arguments = ["import", source, "--dictionary", target]
-    done = CliRunner().invoke(dictionary.app, arguments)
-    assert done.stdout == f"imported 0 entries: {target}\n"
+    files.add_to_dictionary(path, [structs.replace(ENTRY, label=MEASURED)])
+    done = invoke(path, "import", tmp_path / "new.csv")
+    assert done.stdout == f"imported 0 entries: {path}\n"
     assert done.stderr.startswith("1 entry kept")
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(dictionary.app, [*arguments])
-    return result.exit_code, result.output
-
-
-def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
-    path = str(tmp_path / "d.db")
+def test_delete_names_its_entries_and_counts_them(path: Path) -> None:
     other = structs.replace(ENTRY, engine=EngineName("faces"), label=MEASURED)
     elsewhere = structs.replace(ENTRY, worker_class=WorkerClass("edge"))
-    files.add_to_dictionary(tmp_path / "d.db", [ENTRY, other, elsewhere])
-    at = ("--dictionary", path)
-    assert run("delete", *at)[0] != 0  # names nothing
-    edge = ("--worker-class", "edge")
-    assert run("delete", *edge, *at) == (0, f"deleted 1 entry: {path}\n")
-    assert "deleted 0 " in run("delete", "--engine", "digits", "--label", MEASURED, *at)[1]
-    assert "deleted 1 " in run("delete", "--engine", "digits", "--worker-class", "cloud", *at)[1]
-    assert "deleted 1 " in run("delete", "--all", *at)[1]
+    files.add_to_dictionary(path, [ENTRY, other, elsewhere])
+    assert invoke(path, "delete").exit_code != 0  # names nothing
+    assert run(path, "delete", "--worker-class", "edge") == f"deleted 1 entry: {path}\n"
+    assert "deleted 0 " in run(path, "delete", "--engine", "digits", "--label", MEASURED)
+    assert "deleted 1 " in run(path, "delete", "--engine", "digits", "--worker-class", "cloud")
+    assert "deleted 1 " in run(path, "delete", "--all")
 
 
-def test_import_refuses_an_implausible_entry(tmp_path: Path) -> None:
+def test_import_refuses_an_implausible_entry_and_a_file_without_any(
+    path: Path, tmp_path: Path
+) -> None:
     absurd = ConfigurationDictionary([structs.replace(ENTRY, qps=1e-6)])
     files.export_dictionary(tmp_path / "absurd.csv", absurd)
-    result = CliRunner().invoke(
-        dictionary.app,
-        ["import", str(tmp_path / "absurd.csv"), "--dictionary", str(tmp_path / "d.db")],
-    )
-    assert "implausible" in str(result.exception)
-    assert not (tmp_path / "d.db").exists()
+    (tmp_path / "empty.db").touch()
+    for file, complaint in (("absurd.csv", "implausible"), ("empty.db", "no entries to import")):
+        assert complaint in str(invoke(path, "import", tmp_path / file).exception)
+    assert not path.exists()
 
 
-def test_entries_are_imported_shown_and_exported(tmp_path: Path) -> None:
-    source, path, target = (tmp_path / name for name in ("s.csv", "d.db", "t.csv"))
-    source.write_text(COMMENTED)
-    at = ("--dictionary", str(path))
-
-    assert "imported 2 entries" in run("import", str(source), *at)[1]
-    _, shown = run("show", "--worker-class", "agx", *at)
+def test_entries_are_imported_shown_and_exported(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(COMMENTED)
+    assert "imported 2 entries" in run(path, "import", tmp_path / "s.csv")
+    shown = run(path, "show", "--worker-class", "agx")
     assert "mode=6" in shown
     assert "threads=4" not in shown
-    assert "exported 2 entries" in run("export", str(target), *at)[1]
-    assert set(files.load_dictionary(target)) == set(files.read_csv(COMMENTED))
+    assert "exported 2 entries" in run(path, "export", tmp_path / "t.csv")
+    assert set(files.load_dictionary(tmp_path / "t.csv")) == set(files.read_csv(COMMENTED))
 
 
-def test_the_best_are_shown(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
+def test_the_best_are_shown(path: Path) -> None:
     figures = {1: 10.0, 2: 18.0, 3: 17.0, 4: 20.0}
-    files.add_to_dictionary(
-        path,
-        [
-            *(an_entry("a", qps, n) for n, qps in figures.items()),
-            # A prediction that is no better for sure.
-            structs.replace(an_entry("a", 20.1, 5), label=PREDICTED, error=0.1),
-            an_entry("b", 5.0, 2),
-        ],
-    )
-    _, shown = run("show", "--best", "--json", "--dictionary", str(path))
-    threads = {each["engine"]: each["configuration"]["threads"] for each in json.loads(shown)}
+    # A prediction that is no better for sure.
+    predicted = structs.replace(an_entry("a", 20.1, 5), label=PREDICTED, error=0.1)
+    measured = [an_entry("a", qps, threads) for threads, qps in figures.items()]
+    files.add_to_dictionary(path, [*measured, predicted, an_entry("b", 5.0, 2)])
+    shown = json.loads(run(path, "show", "--best", "--json"))
+    threads = {each["engine"]: each["configuration"]["threads"] for each in shown}
     assert threads == {"a": 4, "b": 2}
 
 
-def test_entries_of_the_built_in_timer_are_labelled(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
+def lines_with(shown: str, word: str) -> set[str]:
+    """Return the engines of the lines that have a word."""
+    return {line.split()[0] for line in shown.splitlines() if word in line}
+
+
+def test_entries_of_the_built_in_timer_are_labelled(path: Path) -> None:
     timers = {"by_hand": BUILT_IN, "by_loadgen": LOADGEN, "unknown": ""}
     entries = [structs.replace(an_entry(engine), timer=timer) for engine, timer in timers.items()]
     files.add_to_dictionary(path, entries)
-    shown = CliRunner().invoke(dictionary.app, ["show", "--dictionary", str(path)])
-    assert shown.exit_code == 0, shown.output
-    assert [line.split()[0] for line in shown.output.splitlines() if "built-in" in line] == [
-        "by_hand"
-    ]
+    assert lines_with(run(path, "show"), "built-in") == {"by_hand"}
 
 
-def test_entries_of_another_model_file_are_marked_as_stale(tmp_path: Path) -> None:
-    path, models = tmp_path / "d.db", tmp_path / "models"
+def test_entries_of_another_model_file_are_marked_as_stale(path: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
     for name in ("same", "other"):
         (models / name).mkdir(parents=True)
         (models / name / "model.onnx").write_bytes(b"model")
-    of_file = digest(models / "same" / "model.onnx")
-    files.add_to_dictionary(
-        path,
-        [
-            structs.replace(an_entry("same"), digest=of_file),
-            structs.replace(an_entry("other"), digest="0" * 64),
-            structs.replace(an_entry("elsewhere"), digest="0" * 64),
-        ],
-    )
-    arguments = ["show", "--dictionary", str(path), "--models", str(models)]
-    lines = CliRunner().invoke(dictionary.app, arguments).output.splitlines()
-    assert {line.split()[0] for line in lines if "stale" in line} == {"other"}
+    digests = {"same": digest(models / "same" / "model.onnx")}
+    entries = [
+        structs.replace(an_entry(name), digest=digests.get(name, "0" * 64))
+        for name in ("same", "other", "elsewhere")
+    ]
+    files.add_to_dictionary(path, entries)
+    assert lines_with(run(path, "show", "--models", models), "stale") == {"other"}
 
 
-def test_importing_a_file_without_entries_is_rejected(tmp_path: Path) -> None:
-    source = tmp_path / "empty.db"
-    source.touch()
-
-    refused = CliRunner().invoke(
-        dictionary.app, ["import", str(source), "--dictionary", str(tmp_path / "d.db")]
-    )
-
-    assert "has no entries to import" in str(refused.exception)
-
-
-def test_export_replaces_a_file_only_on_request(tmp_path: Path) -> None:
-    path, target = tmp_path / "d.db", tmp_path / "t.csv"
+def test_export_replaces_a_file_only_on_request(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.csv"
     files.add_to_dictionary(path, [an_entry()])
     target.write_text("precious")
-    arguments = ["export", str(target), "--dictionary", str(path)]
-
-    refused = CliRunner().invoke(dictionary.app, arguments)
-    assert isinstance(refused.exception, SynergaiError)
+    assert isinstance(invoke(path, "export", target).exception, SynergaiError)
     assert target.read_text() == "precious"
-
-    CliRunner().invoke(dictionary.app, [*arguments, "--replace"])
+    run(path, "export", target, "--replace")
     assert len(files.load_dictionary(target)) == 1

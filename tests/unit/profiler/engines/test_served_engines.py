@@ -19,61 +19,55 @@ def rollout(**options: str) -> None:
     served_engines.rollout(target="h:1", engine="a", **options)
 
 
-def figures_of(version: str, *, loaded: bool = True) -> VersionFigures:
-    return VersionFigures(
-        version=version,
-        in_service=True,
-        reason="",
-        prepared=loaded,
-        loaded=loaded,
-        requests=2,
-        errors=0,
-        mean_s=1.42,
-        queries=2,
-        labelled=0,
-        correct=0,
+def a_policy(*loaded: bool, base: str = "", target: str = "", reason: str = "") -> VersionPolicy:
+    """Return the state of versions from 1 on, some of which are loaded."""
+    versions = tuple(
+        VersionFigures(
+            version=str(number),
+            in_service=True,
+            reason="",
+            prepared=each,
+            loaded=each,
+            requests=2,
+            errors=0,
+            mean_s=1.42,
+            queries=2,
+            labelled=0,
+            correct=0,
+        )
+        for number, each in enumerate(loaded, 1)
     )
-
-
-def test_the_mean_of_slow_requests_is_readable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    policy = VersionPolicy(
-        engine="a", base="1", target="", share=0.0, reason="", versions=(figures_of("1"),)
+    return VersionPolicy(
+        engine="a", base=base, target=target, share=0.0, reason=reason, versions=versions
     )
-    monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
-    rollout()
-    assert " 1.42 s " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("loaded", "text"),
-    [(False, ": version 2 once it is loaded, 1 until then"), (True, "all requests: version 2")],
+    ("policy", "shown", "hidden"),
+    [
+        (a_policy(True, base="1"), " 1.42 s ", "not loaded"),
+        (a_policy(True, False), ": version 2 once it is loaded, 1 until then", "rolled back"),
+        (a_policy(True, True), "all requests: version 2", "not loaded"),
+        (
+            a_policy(True, True, base="1", target="2", reason="it differs"),
+            "version 2 gets 0% of requests, version 1 the others, as it differs",
+            "rolled back",
+        ),
+    ],
+    ids=["mean of slow requests", "higher one not loaded", "higher one loaded", "waiting"],
 )
-def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: bool, text: str
+def test_state_of_a_rollout_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    policy: VersionPolicy,
+    shown: str,
+    hidden: str,
 ) -> None:
-    versions = (figures_of("1"), figures_of("2", loaded=loaded))
-    policy = VersionPolicy(engine="a", base="", target="", share=0.0, reason="", versions=versions)
     monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
     rollout()
     output = capsys.readouterr().out
-    assert text in output
-    assert ("not loaded" in output) != loaded
-
-
-def test_version_that_waits_for_a_rollout_is_not_called_rolled_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    versions = (figures_of("1"), figures_of("2"))
-    policy = VersionPolicy(
-        engine="a", base="1", target="2", share=0.0, reason="it differs", versions=versions
-    )
-    monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
-    rollout()
-    output = capsys.readouterr().out
-    assert "version 2 gets 0% of requests, version 1 the others, as it differs" in output
-    assert "rolled back" not in output
+    assert shown in output
+    assert hidden not in output
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Searches on simulated fleets, and what strategies may rely on."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -37,11 +38,13 @@ def make_strategy(name: str = "gp") -> Strategy:
 
 
 def make_space(
-    engines: tuple[EngineName, ...] = (FAST, SLOW), threads: tuple[int, ...] = (1, 2, 4, 8)
+    engines: tuple[EngineName, ...] = (FAST, SLOW),
+    threads: tuple[int, ...] = (1, 2, 4, 8),
+    cores: int = 8,
 ) -> SearchSpace:
     return SearchSpace(
         [
-            Point(engine, X86, Configuration(count), Knobs(count, 8))
+            Point(engine, X86, Configuration(count), Knobs(count, cores))
             for engine in engines
             for count in threads
         ]
@@ -57,13 +60,29 @@ def true_qps(point: Point) -> float:
     return level * math.exp(expected_log_qps(point.knobs))
 
 
-def run(search: Search, watts: float = 10.0) -> list[int]:
-    """Run a search of a smooth space to its end; return the measured points in order."""
+def run(
+    search: Search,
+    watts: float = 10.0,
+    qps: Callable[[Point], float | None] = true_qps,
+) -> list[int]:
+    """Run a search to its end; return the measured points in order.
+
+    Args:
+        qps: what a measurement finds, by default on a smooth space; None for one that fails.
+    """
     while (trial := search.next()) is not None:
-        search.state.tell(
-            trial, make_result(true_qps(search.state.space.points[trial.point]), watts)
-        )
+        found = qps(search.state.space.points[trial.point])
+        if found is None:
+            search.state.fail(trial, 1.0)
+        else:
+            search.state.tell(trial, make_result(found, watts))
     return search.state.new
+
+
+def best_threads(search: Search) -> int:
+    best = search.state.best((FAST, X86))
+    assert best is not None
+    return search.state.space.points[best].knobs.threads
 
 
 @pytest.fixture(scope="module")
@@ -84,19 +103,10 @@ def test_search_finds_the_best_configurations_in_a_quarter_of_the_time(
 
 
 def test_a_row_that_collapses_with_all_cores_is_found_out() -> None:
-    space = make_space((FAST,), (1, 2, 3, 4, 6, 8, 12, 16))
-    space = SearchSpace(
-        [Point(p.engine, X86, p.configuration, Knobs(p.knobs.threads, 16)) for p in space.points]
-    )
+    space = make_space((FAST,), (1, 2, 3, 4, 6, 8, 12, 16), cores=16)
     search = Search(space, make_strategy(), PLAN, math.inf)
-    while (trial := search.next()) is not None:
-        point = space.points[trial.point]
-        search.state.tell(
-            trial, make_result(true_qps(point) * (0.2 if point.knobs.threads == 16 else 1))
-        )
-    best = search.state.best((FAST, X86))
-    assert best is not None
-    assert space.points[best].knobs.threads == 12
+    run(search, qps=lambda point: true_qps(point) * (0.2 if point.knobs.threads == 16 else 1))
+    assert best_threads(search) == 12
 
 
 def test_new_engine_starts_from_what_is_known_of_others(fleet: SimulatedFleet) -> None:
@@ -175,34 +185,24 @@ def test_search_without_time_measures_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_failing_engine_only_costs_itself(name: str) -> None:
-    space = make_space()
+    space, asked = make_space(), []
+
+    def qps(point: Point) -> float | None:
+        asked.append(point.engine)
+        return None if point.engine == SLOW else true_qps(point)
+
     search = Search(space, make_strategy(name), PLAN, math.inf)
-    failures = 0
-    while (trial := search.next()) is not None:
-        point = space.points[trial.point]
-        if point.engine == SLOW:
-            failures += 1
-            search.state.fail(trial, 1.0)
-        else:
-            search.state.tell(trial, make_result(true_qps(point)))
-    assert 1 <= failures <= 2
+    run(search, qps=qps)
+    assert 1 <= asked.count(SLOW) <= 2
     assert search.state.best((FAST, X86)) is not None
     assert all(space.points[point].engine == FAST for point in search.predictions())
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_engine_that_fails_in_some_configurations_is_searched_in_the_others(name: str) -> None:
-    space = make_space((FAST,))
-    search = Search(space, make_strategy(name), PLAN, math.inf)
-    while (trial := search.next()) is not None:
-        point = space.points[trial.point]
-        if point.knobs.threads == 8:
-            search.state.fail(trial, 1.0)
-        else:
-            search.state.tell(trial, make_result(true_qps(point)))
-    best = search.state.best((FAST, X86))
-    assert best is not None
-    assert space.points[best].knobs.threads == 4
+    search = Search(make_space((FAST,)), make_strategy(name), PLAN, math.inf)
+    run(search, qps=lambda point: None if point.knobs.threads == 8 else true_qps(point))
+    assert best_threads(search) == 4
 
 
 def test_known_results_are_not_measured_again() -> None:

@@ -58,19 +58,21 @@ class FakeMeasurer:
         return Measurement(entry=entry, single_stream=RESULT, logs="", background=0.0)
 
 
-def make_run(
+def searched(
     measurer: FakeMeasurer,
     entries: Iterable[ProfileEntry] = (),
     engines: tuple[EngineName, ...] = (A, B),
     budget: float | None = math.inf,
     max_batch: int = 1,
     variants: tuple[str, ...] = ("",),
-    levels: tuple[int, ...] = LEVELS,
+    *,
+    begun: bool = True,
 ) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
+    """Search to the end, once begun; return the run, its measurements, and the errors."""
     drafts = {
         engine: [
             Draft(Configuration(count, variant=variant), max_batch)
-            for count in levels
+            for count in LEVELS
             for variant in variants
         ]
         for engine in engines
@@ -91,11 +93,9 @@ def make_run(
         skip=errors.append,
         clock=lambda: measurer.now,
     )
+    if begun:
+        run.run(nullcontext, lambda: None)
     return run, dictionary, errors
-
-
-def nothing() -> None:
-    return None
 
 
 def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
@@ -119,8 +119,7 @@ def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
 
 
 def test_every_configuration_is_measured_or_predicted() -> None:
-    run, dictionary, _ = make_run(FakeMeasurer())
-    run.run(nullcontext, nothing)
+    run, dictionary, _ = searched(FakeMeasurer())
     predictions = run.predictions()
     assert 2 <= len(dictionary) < 8
     assert len(dictionary) + len(predictions) == 8
@@ -132,27 +131,31 @@ def test_every_configuration_is_measured_or_predicted() -> None:
 
 
 def test_complete_dictionary_leaves_nothing_to_do() -> None:
-    run, dictionary, _ = make_run(FakeMeasurer())
-    run.run(nullcontext, nothing)
+    run, dictionary, _ = searched(FakeMeasurer())
     measurer = FakeMeasurer()
     every = [*dictionary, *(replace(each, label=MEASURED) for each in run.predictions())]
-    again, _, _ = make_run(measurer, every)
-    again.run(nullcontext, nothing)
+    again, _, _ = searched(measurer, every)
     assert measurer.asked == []
     assert again.predictions() == []
 
 
 def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None:
-    run, _, _ = make_run(FakeMeasurer())
-    run.run(nullcontext, nothing)
-    again, _, _ = make_run(FakeMeasurer(), run.predictions())
+    run, _, _ = searched(FakeMeasurer())
+    again, _, _ = searched(FakeMeasurer(), run.predictions(), begun=False)
     assert again.forecast().known == 0
+
+
+def test_budget_is_enough_for_a_first_measurement() -> None:
+    measurer = FakeMeasurer()
+    run, _, _ = searched(measurer, budget=1e-6, begun=False)
+    assert run.forecast().at_most_s > 1.0
+    searched(measurer, budget=1e-6)
+    assert len(measurer.asked) == 1
 
 
 def test_failing_variant_only_costs_itself() -> None:
     measurer = FakeMeasurer()
-    run, dictionary, errors = make_run(measurer, engines=(A,), variants=("full", BROKEN))
-    run.run(nullcontext, nothing)
+    run, dictionary, errors = searched(measurer, engines=(A,), variants=("full", BROKEN))
     assert len(errors) == 2
     every = [*dictionary, *run.predictions()]
     assert {entry.configuration.variant for entry in every} == {"full"}
@@ -161,36 +164,24 @@ def test_failing_variant_only_costs_itself() -> None:
 
 def test_search_without_time_says_what_it_had_none_for() -> None:
     measurer = FakeMeasurer()
-    run, _, _ = make_run(measurer, budget=0.0)
-    run.run(nullcontext, nothing)
+    run, _, _ = searched(measurer, budget=0.0)
     assert measurer.asked == []
     assert run.without_time() == [A, B]
     assert run.predictions() == []
 
 
-def test_budget_is_enough_for_a_first_measurement() -> None:
-    measurer = FakeMeasurer()
-    run, _, _ = make_run(measurer, budget=1e-6)
-    assert run.forecast().at_most_s > 1.0
-    run.run(nullcontext, nothing)
-    assert len(measurer.asked) == 1
-
-
 def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
     alone = FakeMeasurer()
-    run, _, _ = make_run(alone, budget=0.4)
-    run.run(nullcontext, nothing)
+    searched(alone, budget=0.4)
     with_broken = FakeMeasurer()
-    run, _, errors = make_run(with_broken, engines=(A, BROKEN, B), budget=0.4)
-    run.run(nullcontext, nothing)
+    _, _, errors = searched(with_broken, engines=(A, BROKEN, B), budget=0.4)
     assert len(errors) == 2
     measured = [session for session, _ in with_broken.asked if session.engine != BROKEN]
     assert len(measured) >= len(alone.asked)
 
 
 def test_what_there_was_no_time_for_is_named_by_variant() -> None:
-    run, _, _ = make_run(FakeMeasurer(), engines=(A, B), budget=1e-6, variants=("", "int8"))
-    run.run(nullcontext, nothing)
+    run, _, _ = searched(FakeMeasurer(), engines=(A, B), budget=1e-6, variants=("", "int8"))
     [missing, other] = run.without_time()
     assert missing in {"a (variant=int8)", "a (the CPU)"}
     assert other == "b"
@@ -198,8 +189,7 @@ def test_what_there_was_no_time_for_is_named_by_variant() -> None:
 
 def test_batches_are_measured_of_the_best_configuration_only() -> None:
     measurer = FakeMeasurer()
-    run, dictionary, _ = make_run(measurer, engines=(A,), max_batch=4)
-    run.run(nullcontext, nothing)
+    _, dictionary, _ = searched(measurer, engines=(A,), max_batch=4)
     assert [session.configuration.threads for session, batch in measurer.asked if batch > 1] == [8]
     [best] = [entry for entry in dictionary if entry.configuration.threads == 8]
     assert best.batch_qps
@@ -208,8 +198,7 @@ def test_batches_are_measured_of_the_best_configuration_only() -> None:
 
 
 def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) -> None:
-    run, _, _ = make_run(FakeMeasurer())
-    run.run(nullcontext, nothing)
+    run, _, _ = searched(FakeMeasurer())
     stale, fresh, *others = run.predictions()
     old = [replace(each, label=MEASURED, qps=1.0) for each in (stale, fresh)]
     add_to_dictionary(tmp_path / "d.db", old)
@@ -218,19 +207,16 @@ def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) ->
 
 
 def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
-    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
-    known.run(nullcontext, nothing)
+    _known, dictionary, _ = searched(FakeMeasurer(), engines=(A,))
     there = [replace(entry, worker_class=WorkerClass("there")) for entry in dictionary]
     measurer = FakeMeasurer()
-    run, _, _ = make_run(measurer, [*dictionary, *there], engines=(B,))
-    run.run(nullcontext, nothing)
+    run, _, _ = searched(measurer, [*dictionary, *there], engines=(B,))
     assert {session.engine for session, _ in measurer.asked} == {B}
     assert {entry.engine for entry in run.predictions()} <= {B}
 
 
 def test_only_configurations_that_the_machine_offers_are_measured() -> None:
-    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
-    known.run(nullcontext, nothing)
+    _known, dictionary, _ = searched(FakeMeasurer(), engines=(A,))
     best = max(dictionary, key=lambda entry: entry.qps)
     # Of the same engine on this worker class, from when more was offered.
     gone = [
@@ -238,8 +224,7 @@ def test_only_configurations_that_the_machine_offers_are_measured() -> None:
         for threads in LEVELS
     ]
     measurer = FakeMeasurer()
-    run, _, _ = make_run(measurer, gone, engines=(A,))
-    run.run(nullcontext, nothing)
+    searched(measurer, gone, engines=(A,))
     assert measurer.asked
     assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}
 
