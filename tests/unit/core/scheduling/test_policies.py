@@ -110,7 +110,7 @@ def test_worker_that_was_used_least_or_most_recently_is_selected(policy: str, ch
 def test_best_effort_prefers_the_strongest_worker_or_the_configured_order(
     options: dict[str, str], chosen: list[str]
 ) -> None:
-    harness = Harness("be", **options)
+    harness = Harness("be", 0.0, **options)
     assert worker_ids([dispatched(harness.submit())[0] for _ in chosen]) == chosen
 
 

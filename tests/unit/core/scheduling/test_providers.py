@@ -46,7 +46,7 @@ def fail(core: SchedulerCore, assignment: events.Assignment, now: float) -> list
     [
         pytest.param({CPU_2: 10.0, CUDA: 100.0}, (CPU_1, CPU_2, CUDA), CUDA, id="faster provider"),
         pytest.param({CPU_2: 100.0, CUDA: 10.0}, (CPU_1, CPU_2, CUDA), CPU_2, id="faster CPU"),
-        pytest.param({}, (CUDA, XNNPACK, CPU_1, CPU_2), CPU_2, id="unprofiled: the CPU"),
+        pytest.param({}, (CPU_1, CPU_2, CUDA, XNNPACK), CPU_2, id="unprofiled: the CPU"),
         pytest.param({}, (CUDA,), CUDA, id="unprofiled: the only provider"),
     ],
 )

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from msgspec import structs
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from profiler.dictionary import cli as dictionary
 from profiler.dictionary import files

@@ -157,6 +157,7 @@ def test_failing_variant_only_costs_itself() -> None:
     measurer = FakeMeasurer()
     run, dictionary, errors = searched(measurer, engines=(A,), variants=("full", BROKEN))
     assert len(errors) == 2
+    assert run.without_time() == []
     every = [*dictionary, *run.predictions()]
     assert {entry.configuration.variant for entry in every} == {"full"}
     assert len(every) == len(LEVELS)
