@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,38 +6,8 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.optimal import optimal_route
 from profiler.planning.plan import RoutePlan, partition, pour
-from synergai.core.routes.links import Link, Links
-from synergai.core.routes.problem import (
-    HOST_BYTES,
-    SESSION_PER_WEIGHT,
-    Chain,
-    Leg,
-    Route,
-    RouteProblem,
-    RouteWorker,
-)
-from synergai.domain import EngineName
-
-WHOLE = HOST_BYTES + SESSION_PER_WEIGHT * 100
-HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
-CHAIN = Chain(
-    engine=EngineName("net"),
-    sizes=(1, 1, 1),
-    weights_before=(0, 50, 100),
-    weights_after=(100, 50, 0),
-)
-
-
-def problem(*budgets: float, queries: int) -> RouteProblem:
-    seconds = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
-    return RouteProblem(
-        chain=CHAIN,
-        workers=tuple(
-            RouteWorker(f"w{number}", seconds, budget) for number, budget in enumerate(budgets)
-        ),
-        links=Links({}, default=Link(math.inf, 0.1)),
-        queries=queries,
-    )
+from synergai.core.routes.problem import Leg, Route, RouteProblem
+from tests.chain_problems import HALF, WHOLE, halves
 
 
 @settings(max_examples=50)
@@ -69,7 +37,7 @@ def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem)
 
 
 def test_engine_that_fits_on_all_workers_is_not_split() -> None:
-    plan = partition(problem(WHOLE, WHOLE, queries=10))
+    plan = partition(halves(WHOLE, WHOLE, queries=10))
     assert plan is not None
     assert not plan.is_split
     assert {share.route.legs[0].worker: share.queries for share in plan.shares} == {
@@ -80,7 +48,7 @@ def test_engine_that_fits_on_all_workers_is_not_split() -> None:
 
 
 def test_engine_that_fits_on_no_worker_is_split() -> None:
-    plan = partition(problem(HALF, HALF, queries=10))
+    plan = partition(halves(HALF, HALF, queries=10))
     assert plan is not None
     [share] = plan.shares
     assert (share.route, share.queries) == (Route((Leg("w0", 0, 1), Leg("w1", 1, 2))), 10)
@@ -88,7 +56,7 @@ def test_engine_that_fits_on_no_worker_is_split() -> None:
 
 
 def test_workers_that_hold_the_engine_are_replicas_and_others_a_chain() -> None:
-    plan = partition(problem(HALF, WHOLE, HALF, queries=30))
+    plan = partition(halves(HALF, WHOLE, HALF, queries=30))
     assert plan is not None
     shares = {tuple(leg.worker for leg in share.route.legs): share.queries for share in plan.shares}
     assert set(shares) in ({("w1",), ("w0", "w2")}, {("w1",), ("w2", "w0")})
@@ -96,11 +64,11 @@ def test_workers_that_hold_the_engine_are_replicas_and_others_a_chain() -> None:
 
 
 def test_workers_beyond_those_of_a_route_are_replicas() -> None:
-    plan = partition(problem(*[WHOLE + number for number in range(12)], queries=24))
+    plan = partition(halves(*[WHOLE + number for number in range(12)], queries=24))
     assert plan is not None
     assert [share.queries for share in plan.shares] == [2] * 12
 
 
 def test_impossible_engine_has_no_plan() -> None:
-    assert partition(problem(queries=3)) is None
-    assert partition(problem(HALF, queries=3)) is None
+    assert partition(halves(queries=3)) is None
+    assert partition(halves(HALF, queries=3)) is None

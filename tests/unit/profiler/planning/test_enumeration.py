@@ -5,39 +5,10 @@ from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.enumeration import routes
-from synergai.core.routes.links import Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
-from synergai.core.routes.problem import (
-    HOST_BYTES,
-    SESSION_PER_WEIGHT,
-    Chain,
-    Leg,
-    Route,
-    RouteProblem,
-    RouteWorker,
-)
-from synergai.domain import EngineName
+from synergai.core.routes.problem import Leg, Route, RouteProblem, RouteWorker
 from synergai.errors import InvalidInput
-
-SECONDS = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
-CHAIN = Chain(
-    engine=EngineName("net"),
-    sizes=(1, 1, 1),
-    weights_before=(0, 50, 100),
-    weights_after=(100, 50, 0),
-)
-HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
-
-
-def problem(*budgets: float, queries: int = 1, latency_s: float = 0.1) -> RouteProblem:
-    return RouteProblem(
-        chain=CHAIN,
-        workers=tuple(
-            RouteWorker(f"w{number}", SECONDS, budget) for number, budget in enumerate(budgets)
-        ),
-        links=Links({}, default=Link(math.inf, latency_s)),
-        queries=queries,
-    )
+from tests.chain_problems import HALF, halves
 
 
 def plan(name: str, of: RouteProblem) -> Route | None:
@@ -48,7 +19,7 @@ def plan(name: str, of: RouteProblem) -> Route | None:
 
 
 def test_all_cuts_and_orders_of_workers_are_routes() -> None:
-    unlimited = problem(math.inf, math.inf, math.inf)
+    unlimited = halves(math.inf, math.inf, math.inf)
     assert [len(route.legs) for route in routes(unlimited)] == [1, 1, 1, 2, 2, 2, 2, 2, 2]
     drawn = drawn_problem(3, cuts=3, workers=4)
     for route in routes(drawn):
@@ -57,21 +28,21 @@ def test_all_cuts_and_orders_of_workers_are_routes() -> None:
 
 @pytest.mark.parametrize("name", ["local", "neurosurgeon", "exhaustive"])
 def test_one_query_is_not_split_over_workers_that_are_alike(name: str) -> None:
-    assert plan(name, problem(math.inf, math.inf)) == Route((Leg("w0", 0, 2),))
+    assert plan(name, halves(math.inf, math.inf)) == Route((Leg("w0", 0, 2),))
 
 
 @pytest.mark.parametrize("name", ["neurosurgeon", "exhaustive"])
 def test_many_queries_are_split(name: str) -> None:
-    route = plan(name, problem(math.inf, math.inf, queries=10))
+    route = plan(name, halves(math.inf, math.inf, queries=10))
     assert route == Route((Leg("w0", 0, 1), Leg("w1", 1, 2)))
 
 
 def test_local_takes_the_only_worker_that_holds_the_engine() -> None:
-    assert plan("local", problem(HALF, math.inf)) == Route((Leg("w1", 0, 2),))
+    assert plan("local", halves(HALF, math.inf)) == Route((Leg("w1", 0, 2),))
 
 
 def test_engine_that_fits_on_no_worker_is_split() -> None:
-    of = problem(HALF, HALF)
+    of = halves(HALF, HALF)
     assert plan("local", of) is None
     assert plan("neurosurgeon", of) == Route((Leg("w0", 0, 1), Leg("w1", 1, 2)))
 
@@ -79,13 +50,13 @@ def test_engine_that_fits_on_no_worker_is_split() -> None:
 @pytest.mark.parametrize("name", ["local", "neurosurgeon", "exhaustive"])
 @pytest.mark.parametrize("budgets", [(), (0,), (HALF,), (0, HALF)])
 def test_impossible_engine_has_no_route(name: str, budgets: tuple[float, ...]) -> None:
-    assert plan(name, problem(*budgets)) is None
+    assert plan(name, halves(*budgets)) is None
 
 
 @pytest.mark.parametrize("name", ["local", "neurosurgeon", "exhaustive"])
 def test_stage_whose_time_is_not_known_is_in_no_route(name: str) -> None:
     unknown = RouteWorker("w0", ((math.inf,) * 3,) * 3)
-    assert plan(name, replace(problem(), workers=(unknown,))) is None
+    assert plan(name, replace(halves(), workers=(unknown,))) is None
 
 
 def test_too_many_routes_are_refused() -> None:

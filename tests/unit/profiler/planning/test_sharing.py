@@ -13,14 +13,8 @@ from profiler.planning.options import choose, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
 from profiler.planning.sharing import MAX_STAGES, shared_routes
 from synergai.core.routes.links import Link, Links
-from synergai.core.routes.problem import (
-    HOST_BYTES,
-    SESSION_PER_WEIGHT,
-    Chain,
-    RouteProblem,
-    RouteWorker,
-)
-from synergai.domain import EngineName
+from synergai.core.routes.problem import HOST_BYTES, SESSION_PER_WEIGHT, RouteProblem
+from tests.chain_problems import HALF, halves
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -81,28 +75,13 @@ def test_each_worker_has_one_stage_and_no_more_queries_than_it_manages(
         assert max(busy.values()) <= 1 + 1e-6
 
 
-def chain_of_two(*budgets: float) -> RouteProblem:
+def uneven(*budgets: float) -> RouteProblem:
     """Return a problem whose first stage takes twice as long as the second one."""
-    seconds = ((0.0, 2.0, 3.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
-    chain = Chain(
-        engine=EngineName("net"),
-        sizes=(1, 1, 1),
-        weights_before=(0, 50, 100),
-        weights_after=(100, 50, 0),
-    )
-    return RouteProblem(
-        chain=chain,
-        workers=tuple(RouteWorker(f"w{n}", seconds, each) for n, each in enumerate(budgets)),
-        links=Links({}, default=Link(math.inf)),
-        queries=1000,
-    )
-
-
-HALF = HOST_BYTES + SESSION_PER_WEIGHT * 50
+    return halves(*budgets, queries=1000, first_s=2.0, latency_s=0.0)
 
 
 def test_slowest_stage_gets_the_worker_that_is_left() -> None:
-    problem = chain_of_two(HALF, HALF, HALF)
+    problem = uneven(HALF, HALF, HALF)
     best = choose(problem, staged_options(problem, "optimal"), 0.0)
     assert best.name == "shared stages"
     assert best.interval_s == pytest.approx(1.0)
@@ -112,12 +91,12 @@ def test_slowest_stage_gets_the_worker_that_is_left() -> None:
 
 
 def test_no_more_workers_share_a_stage_than_it_needs() -> None:
-    problem = chain_of_two(*[HALF] * 3, HOST_BYTES + SESSION_PER_WEIGHT * 49)
+    problem = uneven(*[HALF] * 3, HOST_BYTES + SESSION_PER_WEIGHT * 49)
     [routes] = shared_routes(problem)
     assert len({leg for route in routes for leg in route.legs}) == 3
 
 
 def test_workers_that_hold_the_engine_share_no_stages() -> None:
-    problem = chain_of_two(*[math.inf] * 3)
+    problem = uneven(*[math.inf] * 3)
     options = [*whole_options(problem), *staged_options(problem, "optimal")]
     assert choose(problem, options, 0.02).name == "replicas"
