@@ -14,7 +14,7 @@ import numpy as np
 
 from synergai.errors import MessageTooLarge, SynergaiError
 from synergai.wire.native import http2
-from synergai.wire.native.headers import RESPONSE, encoded, status_fields
+from synergai.wire.native.flow import RESPONSE, encoded, status_fields
 from synergai.wire.status import error_details, status_code
 
 if TYPE_CHECKING:

@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from hpack.hpack import encode_integer
 
 from synergai.wire.native import http2
 from synergai.wire.native.http2 import ConnectionFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    import grpc
 
     from synergai.wire.request_codec import Buffer
+    from synergai.wire.server_call import Metadata
+
+RESPONSE: Final = b"\x20\x88\x0f\x10\x10application/grpc"
+"""The fields that begin a response: status 200, and the type of its content.
+
+No response uses a table, however small that of the client is, and the first one has to say so.
+"""
+SUCCEEDED: Final = b"\0\x0bgrpc-status\x010"
+"""The field that ends a response."""
+UNSUPPORTED_TYPE: Final = b"\x20\x08\x03415"
+"""The field that answers what is no call of gRPC."""
+_PLAIN: Final = "".join(chr(each) for each in range(0x20, 0x7F) if each != 0x25)
+
+
+def encoded(fields: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Return metadata as fields that no table remembers."""
+    block = b""
+    for key, value in fields:
+        if isinstance(value, bytes):
+            value = base64.b64encode(value).rstrip(b"=").decode()
+        block += b"".join((b"\0", _text(key), _text(value)))
+    return block
+
+
+def status_fields(code: grpc.StatusCode, details: str, metadata: Metadata) -> bytes:
+    """Return the fields that end a call with a status."""
+    number: int = code.value[0]
+    status = ("grpc-status", str(number)), ("grpc-message", quote(details, safe=_PLAIN))
+    return encoded((*status, *metadata))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    size = bytes((len(data),)) if len(data) < 0x7F else bytes(encode_integer(len(data), 7))
+    return size + data
 
 
 def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:

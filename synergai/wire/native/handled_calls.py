@@ -28,7 +28,7 @@ from synergai.wire.native.call import (
     prefixed,
     too_large,
 )
-from synergai.wire.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
+from synergai.wire.native.flow import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, encoded
 from synergai.wire.rpc import BegunUnary, Service, behaviour_of
 from synergai.wire.server_call import find_handler
 

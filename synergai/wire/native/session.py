@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from synergai.wire.native import flow, http2
-from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
 from synergai.wire.native.flow import GOAWAY, NO_HTTP_1, OWN_PING, STREAM_WINDOW, Stream
-from synergai.wire.native.headers import TOO_LARGE, HeaderDecoder
+from synergai.wire.native.headers import MAX_FIELD_BYTES, TOO_LARGE, HeaderDecoder
 from synergai.wire.native.http2 import DATA, HEADER_BYTES, HEADERS, MAX_NUMBER, ConnectionFault
 
 if TYPE_CHECKING:

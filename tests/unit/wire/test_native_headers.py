@@ -13,14 +13,8 @@ from hpack.hpack import encode_integer
 from hpack.huffman_table import decode_huffman
 
 from synergai.errors import InternalError, Overloaded
-from synergai.wire.native.field_blocks import MAX_FIELD_BYTES, BlockDecoder
-from synergai.wire.native.headers import (
-    RESPONSE,
-    SUCCEEDED,
-    CallHeaders,
-    HeaderDecoder,
-    status_fields,
-)
+from synergai.wire.native.flow import RESPONSE, SUCCEEDED, status_fields
+from synergai.wire.native.headers import MAX_FIELD_BYTES, BlockDecoder, CallHeaders, HeaderDecoder
 from synergai.wire.native.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 
 BEGIN = ((":method", "POST"), (":scheme", "http"), (":path", "/a/B"))
@@ -183,7 +177,7 @@ def test_fields_that_are_too_long_or_too_many_end_the_connection(part: bytes) ->
 
 def test_field_that_arrives_byte_by_byte_is_decoded_once() -> None:
     decoder = HeaderDecoder()
-    with patch("synergai.wire.native.field_blocks.decode_huffman", wraps=decode_huffman) as decode:
+    with patch("synergai.wire.native.headers.decode_huffman", wraps=decode_huffman) as decode:
         block = Encoder().encode([*CALL, ("x" * 5_000, "y" * 5_000)])
         for at in range(len(block) - 1):
             decoder.feed(block[at : at + 1])

@@ -9,9 +9,15 @@ import pytest
 from hpack import Decoder
 
 from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
-from synergai.wire.native.field_blocks import MAX_FIELD_BYTES
-from synergai.wire.native.flow import STREAM_WINDOW, FrameLimits, Sender, Stream
-from synergai.wire.native.headers import RESPONSE, SUCCEEDED, CallHeaders
+from synergai.wire.native.flow import (
+    RESPONSE,
+    STREAM_WINDOW,
+    SUCCEEDED,
+    FrameLimits,
+    Sender,
+    Stream,
+)
+from synergai.wire.native.headers import MAX_FIELD_BYTES, CallHeaders
 from synergai.wire.native.http2 import MAX_FRAME, ConnectionFault
 from synergai.wire.native.session import LARGEST_FRAME, MAX_BLOCK, NativeSession
 from tests import http2

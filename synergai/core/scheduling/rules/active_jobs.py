@@ -69,7 +69,7 @@ class ActiveJobs:
         self.by_id[job.id] = record
         state.waiting.job_added(record)
         if job.engine in state.variants.engines:
-            state.variants.arrived(record, state.now)
+            state.variants.families[job.engine].arrived(record, state.now)
         self._residency.arrived(job.engine)
         if job.perishable and job.deadline < math.inf:
             state.call_at(job.deadline, partial(self._expire, record), record)

@@ -83,8 +83,7 @@ class Variants:
 
     Attributes:
         engines: engines with variants that the fleet has; empty with other objectives.
-        families: what is known of the engines with variants; `families.jobs` have to forget jobs
-            that leave.
+        families: the load of the engines with variants, whose requests and jobs are counted there.
         sharing: the variants that share a worker with other variants.
         rule: returns the number of the variant of a query's front that is used.
     """
@@ -130,10 +129,6 @@ class Variants:
             for job in self._queue.in_order({engine}):
                 if not job.is_request:
                     jobs.add(job)
-
-    def arrived(self, job: JobRecord, now: float) -> None:
-        """Count a request or job of an engine with variants."""
-        self.families[job.job.engine].arrived(job, now)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""
