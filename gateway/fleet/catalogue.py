@@ -133,7 +133,7 @@ class Catalogue:
         return () if engine in self._unloaded else self.stages.early(engine)
 
     def whole(self, engine: EngineName) -> Engine | None:
-        """Return an engine if a connected worker can run it whole."""
+        """Return an engine if a connected worker can run it whole, unloaded or not."""
         return self._usable.get(engine)
 
     def workers_with(self, engine: EngineName) -> Iterator[WorkerId]:
@@ -143,10 +143,6 @@ class Catalogue:
     def is_known(self, engine: EngineName) -> bool:
         """Return whether any worker has ever had an engine that was not dropped since."""
         return engine in self._known
-
-    def is_usable(self, engine: EngineName) -> bool:
-        """Return whether a connected worker can run an engine, unloaded or not."""
-        return engine in self._usable
 
     def is_relied_on(self, engine: EngineName) -> bool:
         """Return whether clients have asked for an engine that a connected worker has."""

@@ -100,7 +100,7 @@ class ModelControl:
 
     async def load_any(self, engines: Sequence[EngineName], budget_s: float | None = None) -> None:
         """Load versions of an engine like `load`; those that cannot run now serve once they can."""
-        usable = [each for each in engines if self._catalogue.is_usable(each)]
+        usable = [each for each in engines if self._catalogue.whole(each) is not None]
         loading = usable or engines[-1:]
         loads = (self.load(engine, budget_s=budget_s) for engine in loading)
         results = await asyncio.gather(*loads, return_exceptions=True)

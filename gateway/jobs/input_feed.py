@@ -213,7 +213,7 @@ class InputFeed:
         self._assigned: dict[AssignmentId, _AssignedInputs] = {}
         self._tasks = TaskBag()
         self._names: dict[int, str] = {}
-        self._suspects = Suspects(fail)
+        self.suspects = Suspects(fail)
         self._response_bytes = 0
 
     def start(self, worker: ConnectedWorker, assignment: Assignment) -> None:
@@ -240,7 +240,7 @@ class InputFeed:
             error = progress.failed.get(query, "")
             results.append(InputResult(index, self._names.get(index, ""), response, error))
             if not error:
-                self._suspects.answered()
+                self.suspects.answered()
                 self._response_bytes = max(
                     len(response), self._response_bytes - self._response_bytes // 16
                 )
@@ -251,7 +251,7 @@ class InputFeed:
     ) -> None:
         for index in indexes:
             self._names.pop(index, None)
-            self._suspects.forget(index)
+            self.suspects.forget(index)
         inputs = self._assigned.get(assignment.id)
         if inputs is not None:
             inputs.record(execution.count)
@@ -261,9 +261,6 @@ class InputFeed:
 
     def measure_results(self) -> None:
         self._on_results(self.data)
-
-    def retries_alone(self, query: int) -> bool:
-        return self._suspects.retries_alone(query)
 
     async def _send(self, inputs: _AssignedInputs) -> None:
         assignment = inputs.assignment
@@ -307,7 +304,7 @@ class InputFeed:
             suspects = [
                 index - assignment.first
                 for index in range(first, first + len(found))
-                if index in self._suspects
+                if index in self.suspects
             ]
             for index, data in enumerate(found, first):
                 self._names[index] = _name(data)

@@ -256,7 +256,7 @@ class SubmittedJob(JobHandler):
     # --- the dispatcher's calls -----------------------------------------------------------------
 
     def retries_alone(self, query: int) -> bool:
-        return self.feed is not None and self.feed.retries_alone(query)
+        return self.feed is not None and self.feed.suspects.retries_alone(query)
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the first dispatch and the estimate, and begin to send the inputs."""
