@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -172,11 +173,10 @@ def test_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
 def test_lines_that_cannot_be_written_are_counted_and_logged_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(_descriptor: int, _data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr("gateway.entry.audit.os.write", full)
+        patched.setattr(
+            "gateway.entry.audit.os.write", Mock(side_effect=OSError(28, "No space left on device"))
+        )
         file = AuditFile(path)
         for _ in range(600):
             file.append("lost\n")

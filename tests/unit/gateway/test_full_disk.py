@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import apsw
 import pytest
@@ -160,10 +161,7 @@ async def test_full_disk_at_the_start_is_told_from_a_broken_journal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(_: object) -> None:
-        raise cause
-
-    monkeypatch.setattr(f"gateway.journal.sqlite_store.{step}", fail)
+    monkeypatch.setattr(f"gateway.journal.sqlite_store.{step}", Mock(side_effect=cause))
     with pytest.raises(error):
         Journal(tmp_path)
 
@@ -172,11 +170,9 @@ async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Journal(tmp_path).close()
-
-    def fail(_: object) -> None:
-        raise apsw.IOError("disk I/O error")
-
-    monkeypatch.setattr("gateway.journal.schema.read_version", fail)
+    monkeypatch.setattr(
+        "gateway.journal.schema.read_version", Mock(side_effect=apsw.IOError("disk I/O error"))
+    )
     for module in ("sqlite_store", "archive"):
         # SQLite's error says no more than "disk I/O error"; its connection has the cause.
         monkeypatch.setattr(
@@ -191,10 +187,7 @@ async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
 async def test_broken_disk_breaks_the_journal(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_batch: object) -> None:
-        raise apsw.IOError("disk I/O error")
-
-    monkeypatch.setattr(journal, "_execute", fail)
+    monkeypatch.setattr(journal, "_execute", Mock(side_effect=apsw.IOError("disk I/O error")))
     with pytest.raises(JournalBroken):
         await journal.accept(a_record("a"))
     assert journal.broken.done()
@@ -211,10 +204,9 @@ def test_reserve_occupies_its_size_and_survives_restarts(tmp_path: Path) -> None
 def test_reserve_is_written_where_space_cannot_be_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr("os.posix_fallocate", refuse)
+    monkeypatch.setattr(
+        "os.posix_fallocate", Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))
+    )
     assert Reserve(tmp_path / "r", 1 << 20).take()
     assert (tmp_path / "r").stat().st_size == 1 << 20
 

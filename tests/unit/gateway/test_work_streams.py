@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -127,10 +128,7 @@ async def test_orders_that_concern_an_assignment_follow_it(setup: Streaming) -> 
 async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
     setup: Streaming, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_message: object) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(setup.transport, "send_message", fail)
+    monkeypatch.setattr(setup.transport, "send_message", Mock(side_effect=KeyError("a bug")))
     setup.worker.orders.put(setup.order(1))
     assert "cannot send to worker" in caplog.text
     await turns()

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
@@ -240,15 +241,12 @@ async def test_results_that_were_stored_but_not_counted_are_not_stored_twice(
     class Crash(Exception):
         pass
 
-    def crash(*_args: object, **_fields: object) -> None:
-        raise Crash
-
     async with own_data(tmp_path) as harness:
         worker, status, assignment, _ = await harness.run_job(4)
         harness.report(worker, assignment, 1)
         await harness.flush_journal()
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.journal.operations.record_execution", crash)
+            patch.setattr("gateway.journal.operations.record_execution", Mock(side_effect=Crash))
             harness.report(worker, assignment, 3, responses=2)
             with pytest.raises(Exception, match="journal"):
                 await harness.flush_journal()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import aclosing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -85,11 +86,7 @@ async def test_logs_that_cannot_be_used_are_not_kept_open(
 ) -> None:
     harness.add_worker()
     await harness.upload(2)
-
-    def damaged(*_args: object) -> None:
-        raise DamagedLog("damaged")
-
-    monkeypatch.setattr(own_inputs, "ResultLog", damaged)
+    monkeypatch.setattr(own_inputs, "ResultLog", Mock(side_effect=DamagedLog("damaged")))
     with pytest.raises(DamagedLog):
         await harness.jobs.submit(UNRESTRICTED, SPEC)
     for key in harness.store.stored():
@@ -202,13 +199,9 @@ async def test_full_disk_pauses_the_job_until_its_results_fit(
     status = await harness.jobs.submit(UNRESTRICTED, SPEC)
     [assignment], _ = await harness.next_orders(worker)
     append = RecordLog.append
-
-    def full(*_args: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
     reserve = harness.journal._reserve
     with monkeypatch.context() as patch:
-        patch.setattr(RecordLog, "append", full)
+        patch.setattr(RecordLog, "append", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
         patch.setattr(reserve, "take", lambda: False)
         harness.report(worker, assignment, 2, outcome=hub_pb2.OUTCOME_COMPLETED)
         await harness.flush_journal()
@@ -229,10 +222,9 @@ async def test_full_disk_pauses_the_job_until_its_results_fit(
 async def test_failed_disk_breaks_the_journal(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failed(*_args: object) -> None:
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr(record_log, "_write", failed)
+    monkeypatch.setattr(
+        record_log, "_write", Mock(side_effect=OSError(errno.EIO, "input/output error"))
+    )
     with pytest.raises(Exception, match="cannot be written"):
         await harness.upload(1)
     assert harness.journal.broken.done()

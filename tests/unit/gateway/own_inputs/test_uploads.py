@@ -5,8 +5,8 @@ import errno
 import gc
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -243,11 +243,8 @@ async def test_files_that_cannot_be_opened_on_an_intact_disk_do_not_break_the_jo
     refusal: type[SynergaiError],
     text: str,
 ) -> None:
-    def refuse(_path: Path, **_: object) -> RecordLog:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.journal.data_store.RecordLog", refuse)
+        patch.setattr("gateway.journal.data_store.RecordLog", Mock(side_effect=error))
         with pytest.raises(refusal, match=text):
             await harness.upload(1)
     assert not harness.journal.broken.done()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -312,14 +313,10 @@ async def test_full_disk_is_reported_and_harms_nothing(
     assert list(store.versions) == [("a", 1)]
     assert store.fault == ""
     await store.publish(ME, "a", 2, digest, ())
-
-    def fail(*_: object) -> int:
-        raise full
-
     newer = folder(b"newer")
     await store.open(ME, "a", 3, newer.manifest)
     with monkeypatch.context() as patch:
-        patch.setattr(Contents, "append", fail)
+        patch.setattr(Contents, "append", Mock(side_effect=full))
         with pytest.raises(Overloaded):
             await store.append(key("a", 3, newer.manifest), content_digest(b"newer"), 0, b"newer")
     await push(store, version=3, pushed=newer)
@@ -578,11 +575,7 @@ def test_error_of_a_library_means_that_the_store_cannot_be_reached(
 ) -> None:
     files = open_files("memory://x", tmp_path)
     assert isinstance(files, FsspecFiles)
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(files._fs, "cat_file", fail)
+    monkeypatch.setattr(files._fs, "cat_file", Mock(side_effect=error))
     with pytest.raises(raised) as found:
         files.read("name")
     assert type(found.value) is raised
