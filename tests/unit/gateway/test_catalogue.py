@@ -24,9 +24,11 @@ def pending(engine: Engine) -> Engine:
 
 
 def test_engine_is_found_while_a_worker_serves_it(engine: Engine) -> None:
-    catalogue = Catalogue()
+    catalogue = Catalogue([EngineName("earlier")])
     with pytest.raises(EngineNotFound):
         catalogue.find("echo")
+    with pytest.raises(Unavailable):  # of an earlier run
+        catalogue.find("earlier")
     catalogue.update(W1, engine)
     assert catalogue.find("echo") == engine
     catalogue.remove_worker(W1)
@@ -102,11 +104,6 @@ def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
     assert "differs" in catalogue.update(W2, other)[W2].fault
     assert catalogue.find("echo") == engine
-
-
-def test_engines_of_earlier_runs_are_known() -> None:
-    with pytest.raises(Unavailable):
-        Catalogue([EngineName("echo")]).find("echo")
 
 
 # --- different engines of one name --------------------------------------------------------------

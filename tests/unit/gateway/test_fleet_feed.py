@@ -35,24 +35,19 @@ async def kind(messages: AsyncGenerator[bytes, None]) -> bytes:
     return message.split(b"\n")[0]
 
 
-async def test_viewer_gets_the_state_then_changes() -> None:
-    async with aclosing(make_feed().messages()) as messages:
-        assert await kind(messages) == b"event: state"
-        for _ in range(3):
-            assert await kind(messages) == b"event: changes"
-
-
 async def test_state_has_the_deployments_of_engines() -> None:
     async with aclosing(make_feed().messages()) as messages:
         assert b'"kind":"deployment","id":"net","state":"deployed"' in await anext(messages)
 
 
-async def test_viewers_share_the_bytes_of_changes() -> None:
+async def test_viewers_get_the_state_and_then_share_the_bytes_of_changes() -> None:
     feed = make_feed()
     async with aclosing(feed.messages()) as one, aclosing(feed.messages()) as other:
-        assert await anext(one) == await anext(other)
+        assert (await kind(one), await kind(other)) == 2 * (b"event: state",)
         for _ in range(3):
-            assert await anext(one) is await anext(other)
+            changes = await anext(one)
+            assert changes.startswith(b"event: changes\n")
+            assert await anext(other) is changes
 
 
 async def test_viewer_that_missed_changes_gets_the_state_again() -> None:

@@ -179,22 +179,17 @@ async def test_request_waits_for_a_worker_with_a_known_engine_and_for_its_inspec
     assert await request.result == b"response"
 
 
-async def test_request_is_refused_after_the_longest_wait(engine: Engine) -> None:
-    harness = without_worker(engine, worker_wait_s=1e-6)
-    request = harness.held.hold(harness.call(harness.raw, None))
-    with pytest.raises(
-        errors.EngineUnserved, match="no worker that serves engine 'echo' is connected"
-    ):
+@pytest.mark.parametrize(("longest_s", "budget_s"), [(1e-6, None), (60.0, 0.0)])
+async def test_wait_for_a_worker_ends_after_the_longest_one_or_at_the_deadline(
+    engine: Engine, longest_s: float, budget_s: float | None
+) -> None:
+    harness = without_worker(engine, longest_s)
+    request = harness.held.hold(harness.call(harness.raw, budget_s))
+    text = "no worker that serves engine 'echo' is connected"
+    with pytest.raises(errors.EngineUnserved, match=text):
         await request.result
     assert len(harness.inference.rejected) == 1
     assert harness.admission.requests == harness.held.count == 0
-
-
-async def test_wait_for_a_worker_ends_at_the_deadline(engine: Engine) -> None:
-    harness = without_worker(engine, worker_wait_s=60.0)
-    request = harness.held.hold(harness.call(harness.raw, 0.0))
-    with pytest.raises(errors.EngineUnserved):
-        await request.result
 
 
 async def test_unknown_engines_and_a_wait_of_zero_are_refused_at_once(engine: Engine) -> None:

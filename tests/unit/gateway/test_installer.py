@@ -108,11 +108,6 @@ def test_unknown_policy_is_refused_with_the_known_ones_before_anything_starts() 
     assert GatewaySettings.load({"policy": "fifo"}).scheduling.policy == "fifo"
 
 
-@pytest.mark.parametrize("url", ["", "postgresql://a@db/synergai"])
-def test_database_of_the_journal_is_kept_as_given(url: str) -> None:
-    assert GatewaySettings.load({"journal": url}).journal == url
-
-
 @pytest.mark.parametrize("settings", [GatewaySettings, ServeSettings])
 def test_rare_settings_of_connections_are_no_options_but_variables_and_keys(
     settings: type[GatewaySettings | ServeSettings],

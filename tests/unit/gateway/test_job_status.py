@@ -182,14 +182,6 @@ async def test_jobs_are_listed_for_one_caller_at_a_time() -> None:
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 
-async def test_job_submitted_twice_concurrently_is_one(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    statuses = await asyncio.gather(
-        *(harness.jobs.submit(UNRESTRICTED, SPEC, "key") for _ in range(2))
-    )
-    assert len({status.id for status in statuses}) == 1
-
-
 async def test_job_submitted_again_is_found_even_if_new_jobs_are_refused(
     harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,10 +289,13 @@ async def test_job_counts_until_it_ends(harness: GatewayHarness) -> None:
         await harness.jobs.submit(CAMERA, JobSpec(engine=EngineName("echo"), queries=11))
 
 
-async def test_job_submitted_twice_at_once_counts_once(harness: GatewayHarness) -> None:
+async def test_job_submitted_twice_at_once_is_one_and_counts_once(harness: GatewayHarness) -> None:
     harness.add_worker()
     limit(harness, unfinished_jobs=2)
-    await asyncio.gather(*(harness.jobs.submit(CAMERA, SPEC, "key") for _ in range(2)))
+    first, second = await asyncio.gather(
+        *(harness.jobs.submit(CAMERA, SPEC, "key") for _ in range(2))
+    )
+    assert first.id == second.id
     assert usage(harness).jobs == 1
 
 

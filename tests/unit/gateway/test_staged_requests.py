@@ -244,15 +244,6 @@ async def test_request_fails_once_its_tensors_were_lost_too_often(harness: Harne
     assert harness.inference.dropped == ["lost"] * (1 + MOST_LOSSES)  # they may be out of reach
 
 
-async def test_loss_of_tensors_that_a_stage_did_not_pull_fails_the_request(
-    harness: Harness,
-) -> None:
-    result = await harness.start()
-    harness.begun[0].fail(errors.TensorsLost("an agent says so"))
-    with pytest.raises(errors.TensorsLost):
-        await result
-
-
 async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dropped(
     harness: Harness,
 ) -> None:
@@ -338,12 +329,27 @@ async def test_cancelled_request_cancels_its_stage_and_frees_its_room(harness: H
     assert not harness.admission.requests
 
 
-async def test_malformed_response_of_a_worker_fails_the_request(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (errors.EngineUnusable("it is too large"), "it is too large"),
+        (errors.TensorsLost("an agent says so"), "an agent says so"),  # it did not pull any
+        (b"\xff\xff", r"stage 'net.s0-4' is malformed"),
+    ],
+)
+async def test_request_fails_with_its_stage_unless_others_replace_it(
+    harness: Harness, answer: errors.SynergaiError | bytes, text: str
+) -> None:
     result = await harness.start()
-    harness.begun[0].result.set_result(b"\xff\xff")
-    with pytest.raises(errors.InternalError, match=r"stage 'net.s0-4' is malformed"):
+    if isinstance(answer, bytes):
+        harness.begun[0].result.set_result(answer)
+        error: type[errors.SynergaiError] = errors.InternalError
+    else:
+        harness.begun[0].fail(answer)
+        error = type(answer)
+    with pytest.raises(error, match=text):
         await result
-    assert harness.inference.counted == [("net", errors.InternalError)]
+    assert harness.inference.counted == [("net", error)]
 
 
 # --- early exits ----------------------------------------------------------------------------
@@ -499,16 +505,6 @@ async def test_request_that_begins_again_has_the_time_that_is_left_then(
     first, second = (each.budget_s or 0.0 for each in harness.begun)
     assert second <= first - 0.2
     result.cancel()
-
-
-async def test_request_whose_stage_fails_fails_if_the_stages_are_the_same(
-    harness: Harness,
-) -> None:
-    result = await harness.start()
-    harness.begun[0].fail(errors.EngineUnusable("it is too large"))
-    with pytest.raises(errors.EngineUnusable, match="it is too large"):
-        await result
-    assert harness.inference.counted == [("net", errors.EngineUnusable)]
 
 
 @pytest.mark.parametrize("end", ["closed", "withdrawn"])

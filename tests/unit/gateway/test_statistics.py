@@ -120,15 +120,14 @@ async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: GatewayHa
         harness.complete(worker, assignment, [b""], done=1, batch=2)
 
 
-def test_configuration_of_a_batching_engine_excludes_the_batch_dimension(engine: Engine) -> None:
+def test_configuration_excludes_the_batch_dimension_of_a_batching_engine_only(
+    engine: Engine,
+) -> None:
     config = engine_config(replace(engine, max_batch=8))
     assert config.max_batch_size == 8
     assert config.HasField("dynamic_batching")
     assert [list(tensor.dims) for tensor in config.input] == [[]]
     assert [list(tensor.dims) for tensor in config.output] == [[]]
-
-
-def test_configuration_without_batching_has_complete_shapes(engine: Engine) -> None:
     config = engine_config(engine)
     assert config.max_batch_size == 0
     (tensor,) = config.input

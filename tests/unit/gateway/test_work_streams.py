@@ -266,34 +266,25 @@ class Fleet:
         return self.workers[name].orders.get_batch_nowait()
 
 
-def test_tensors_pass_from_their_holder_to_the_worker_that_wants_them() -> None:
+def test_tensors_pass_only_from_their_holder_to_the_worker_that_wants_them() -> None:
     fleet = Fleet()
     fleet.want("token")
     assert fleet.orders("holder") == [SendTensors("token")]
+    fleet.relay("other", "token", b"false")
+    assert not fleet.orders("wants")
     fleet.relay("holder", "token", b"tensors")
     assert fleet.orders("wants") == [RelayedTensors("token", (b"tensors",))]
     fleet.relay("holder", "token", b"tensors")
     assert not fleet.orders("wants"), "they are wanted no more"
 
 
-def test_only_the_holder_can_answer() -> None:
-    fleet = Fleet()
-    fleet.want("token")
-    fleet.relay("other", "token", b"false")
-    assert not fleet.orders("wants")
-
-
-def test_tensors_of_a_worker_that_is_not_connected_are_lost_at_once() -> None:
-    fleet = Fleet()
-    fleet.want("token", "unknown")
-    assert fleet.orders("wants") == [RelayedTensors("token", ())]
-
-
-def test_tensors_of_a_worker_that_leaves_are_lost() -> None:
+def test_tensors_of_a_worker_that_leaves_or_is_not_connected_are_lost_at_once() -> None:
     fleet = Fleet()
     fleet.want("token")
     fleet.relays.left(fleet.workers["holder"])
-    assert fleet.orders("wants") == [RelayedTensors("token", ())]
+    fleet.want("other", "unknown")
+    lost = [RelayedTensors(token, ()) for token in ("token", "other")]
+    assert fleet.orders("wants") == lost
 
 
 def test_worker_that_wants_many_tensors_ends_no_other_work_stream() -> None:

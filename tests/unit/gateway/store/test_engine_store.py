@@ -248,16 +248,6 @@ async def test_empty_file_is_complete_without_an_upload(local: Fixture) -> None:
     assert await store.read(content_digest(b""), 0, 10) == b""
 
 
-async def test_upload_with_a_wrong_digest_starts_again(local: Fixture) -> None:
-    store = await local.start()
-    await store.open(ME, "a", 1, folder().manifest)
-    model = content_digest(MODEL)
-    with pytest.raises(InvalidInput, match="another digest"):
-        await store.append(key("a", 1, folder().manifest), model, 0, b"x" * len(MODEL))
-    _, _, missing = await store.open(ME, "a", 1, folder().manifest)
-    assert {each.received for each in missing} == {0}
-
-
 async def test_upload_with_more_bytes_or_at_another_offset_is_refused(local: Fixture) -> None:
     store = await local.start()
     await store.open(ME, "a", 1, folder().manifest)
