@@ -1,27 +1,28 @@
 """The deployment that is wanted of several engines, which share workers and links.
 
-The engines are planned one after the other: each takes memory from its workers, and time from its
-workers and links. The order in which they get the best plans together is kept.
+Options of each engine are planned with what the others leave, and the best ones of all engines
+together are chosen: those that cost least, unless what is deployed costs little more.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import pairwise, permutations
-from math import perm
+import math
+from itertools import permutations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from profiler.planning.moves import is_possible
-from profiler.planning.options import choose, cost, staged_options, whole_options
+from profiler.planning.options import cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
-from synergai.core.routes.deployment import Cutting, Objective, slowdown, stages_of
+from profiler.planning.tables import MAX_SETS
+from profiler.planning.together import Combinations, Engine, Option, combinations
+from synergai.core.routes.deployment import Cutting, Objective, Stages, stages_of
 from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from synergai.domain import EngineName
 
@@ -29,10 +30,17 @@ LEAST_GAIN: Final = 0.15
 """Share of the time that a change of a deployment has to save, by which it costs more than loads.
 
 A plan that splits an engine which fits whole has to save as much."""
-MAX_ORDERED: Final = 3
-"""Engines of which all orders are tried."""
+_PER_CHANGE: Final = 0.03
+"""Share of the time that the change of each further engine has to save."""
 MAX_EXCHANGES: Final = 5_000
 """Exchanges of workers that are tried, so that workers keep their stages."""
+_PARTS: Final = (1.0, 0.6, 0.4)
+"""Shares of the memory of workers with which an engine is planned that does not have them alone."""
+_MOST_EFFORT: Final = 5e6
+"""Effort for the plans of an engine beside others, in sets of workers times pairs of cuts: it
+takes a second or two."""
+_BEST: Final = 8
+"""Best combinations in each round, beside the other engines of which each engine is planned."""
 _IDLE: Final = 0.1
 """Share of the queries of the engine with most that others count with at least: they may begin."""
 _ALIKE: Final = 0.01
@@ -61,144 +69,148 @@ class Wanted(NamedTuple):
     reason: str
 
 
-class _Used:
-    """What the engines that are planned take of workers and links.
-
-    Attributes:
-        memory_bytes: by worker.
-        shares: shares of their time, by worker or pair of hosts.
-    """
-
-    def __init__(self) -> None:
-        self.memory_bytes: defaultdict[str, float] = defaultdict(float)
-        self.shares: defaultdict[object, float] = defaultdict(float)
-
-    def add(self, need: Need, plan: RoutePlan) -> None:
-        problem = need.problem
-        for leg in {leg for share in plan.shares for leg in share.route.legs}:
-            self.memory_bytes[leg.worker] += problem.memory_bytes(leg.first, leg.last)
-        for share in plan.shares:
-            rate = need.queries_per_s * plan.interval_s / share.interval_s
-            legs = share.route.legs
-            for leg, seconds in zip(legs, share.times.stages, strict=True):
-                self.shares[leg.worker] += rate * seconds
-            hosts = [problem.source, *(leg.worker for leg in legs), problem.source]
-            positions = [0, *(leg.last for leg in legs)]
-            for (source, target), position in zip(pairwise(hosts), positions, strict=True):
-                size = problem.chain.sizes[position]
-                for pair, link in problem.links.way(source, target).items():
-                    self.shares[pair] += rate * link.hop(size).interval_s
-
-    def left(self, problem: RouteProblem) -> RouteProblem:
-        """Return the problem of an engine with what is left for it."""
-        workers = tuple(
-            replace(
-                worker,
-                seconds=tuple(
-                    tuple(slowdown(self.shares[worker.name]) * seconds for seconds in row)
-                    for row in worker.seconds
-                ),
-                budget_bytes=worker.budget_bytes - self.memory_bytes[worker.name],
-            )
-            for worker in problem.workers
-        )
-        pairs = [pair for pair in self.shares if isinstance(pair, tuple) and self.shares[pair]]
-        links = problem.links.slowed({pair: slowdown(self.shares[pair]) for pair in pairs})
-        return replace(problem, workers=workers, links=links)
-
-
 def wanted(
     needs: Sequence[Need], planner: str, objective: Objective = "throughput"
 ) -> dict[EngineName, Wanted]:
     """Return the plan of each engine.
 
-    If some are left without one, the others are planned on as few workers as they need.
+    If some are left without one, it is as few as possible.
 
     Raises:
         SynergaiError: the planner has failed.
     """
-    largest = sorted(needs, key=lambda need: -need.problem.chain.weights(0, need.problem.chain.end))
-    orders = list(permutations(largest)) if len(largest) <= MAX_ORDERED else [largest]
-    plans = [_in_order(order, planner, objective, sparing=False) for order in orders]
-    if len(needs) > 1 and all(_cost(needs, each, objective)[0] for each in plans):
-        plans += [_in_order(order, planner, objective, sparing=True) for order in orders]
-    best = min(plans, key=lambda each: _cost(needs, each, objective))
-    lacking, best_cost = _cost(needs, best, objective)
-    for each in plans:
-        if _keeps_all(needs, each) and _cost(needs, each, objective) < (
-            lacking,
-            best_cost / (1 - LEAST_GAIN),
-        ):
-            return each
-    return best
+    least = _IDLE * max(need.queries_per_s for need in needs) or 1.0
+    rates = [max(least, need.queries_per_s) for need in needs]
+    engines = [
+        Engine(need.problem, rate / sum(rates), need.queries_per_s)
+        for need, rate in zip(needs, rates, strict=True)
+    ]
+    for need, engine in zip(needs, engines, strict=True):
+        for part in _PARTS if len(needs) > 1 else (1.0,):
+            _offer(need, engine, engine.beside((), part), planner)
+        _offer_present(need, engine)
+    found = _combined(needs, engines, planner, objective)
+    return _chosen(needs, engines, found, objective)
 
 
-def _in_order(
-    needs: Sequence[Need], planner: str, objective: Objective, *, sparing: bool
-) -> dict[EngineName, Wanted]:
-    used, found = _Used(), {}
-    for need in needs:
-        chosen = _plan(need, used.left(need.problem), planner, objective, sparing=sparing)
-        found[need.problem.chain.engine] = chosen
-        if chosen.plan is not None:
-            used.add(need, chosen.plan)
+def _combined(
+    needs: Sequence[Need], engines: Sequence[Engine], planner: str, objective: Objective
+) -> Combinations:
+    """Return the best options together, with more of them from plans beside other engines.
+
+    First, these are the best options of each other engine alone, and then the best ones together.
+    """
+    found = combinations(engines, objective)
+    if len(engines) == 1:
+        return found
+    beside = list(_alone(engines))
+    planned: set[object] = set()
+    most, known = min(map(_most_plans, needs)), -1
+    while known < len(planned) < most:
+        known = len(planned)
+        for options in beside:
+            for need, engine in zip(needs, engines, strict=True):
+                others = _others(engine, engines, options)
+                key = need.problem.chain.engine, *(id(option) for _, option in others)
+                if key not in planned and len(planned) < most:
+                    planned.add(key)
+                    _offer(need, engine, engine.beside(others), planner)
+        found = combinations(engines, objective)
+        beside = [found.options(engines, number) for number in found.promising(_BEST)]
     return found
 
 
-def _keeps_all(needs: Sequence[Need], plans: Mapping[EngineName, Wanted]) -> bool:
-    """Return whether plans leave every engine as it is deployed."""
-    return all(
-        stages_of(share.route for share in plan.shares if plan.is_split) == stages_of(need.present)
-        for need in needs
-        if (plan := plans[need.problem.chain.engine].plan) is not None
-    )
+def _most_plans(need: Need) -> int:
+    """Return how many times an engine is planned beside others."""
+    workers, cuts = len(need.problem.workers), need.problem.chain.end
+    return max(_BEST, int(_MOST_EFFORT / (min(2**workers, MAX_SETS) * cuts**2)))
 
 
-def _cost(
-    needs: Sequence[Need], plans: Mapping[EngineName, Wanted], objective: Objective
-) -> tuple[int, float]:
-    """Return the engines without a plan, and the cost of the others, by their shares of queries."""
-    least = _IDLE * max(need.queries_per_s for need in needs) or 1.0
-    chosen = [(need, plans[need.problem.chain.engine].plan) for need in needs]
-    costs = [
-        max(least, need.queries_per_s) * cost(need.problem, plan, objective)
-        for need, plan in chosen
-        if plan is not None
+def _alone(engines: Sequence[Engine]) -> Iterator[list[Option | None]]:
+    """Yield the fastest options of each engine, without any of the others."""
+    for engine in engines:
+        for option in sorted(engine.options, key=lambda each: max(each.busy_s.values()))[:_BEST]:
+            yield [option if each is engine else None for each in engines]
+
+
+def _others(
+    engine: Engine, engines: Sequence[Engine], options: Sequence[Option | None]
+) -> list[tuple[Engine, Option]]:
+    return [
+        (other, option)
+        for other, option in zip(engines, options, strict=True)
+        if other is not engine and option is not None
     ]
-    return len(chosen) - len(costs), sum(costs)
 
 
-def _plan(
-    need: Need, problem: RouteProblem, planner: str, objective: Objective, *, sparing: bool
-) -> Wanted:
-    """Plan one engine with what is left for it; with `sparing`, on as few workers as it needs."""
-    alone = whole_options(need.problem)
-    # Engines that fit whole on a worker, but not beside the others, take turns there.
-    options = whole_options(problem) or alone
-    may_split = need.cutting == "auto" or (need.cutting == "needed" and not alone)
-    if may_split:
+def _may_split(need: Need) -> bool:
+    return need.cutting == "auto" or (need.cutting == "needed" and not whole_options(need.problem))
+
+
+def _offer(need: Need, engine: Engine, problem: RouteProblem, planner: str) -> None:
+    """Add the options of an engine with what is left for it."""
+    stages = stages_of(need.present)
+    for plan in whole_options(problem):
+        engine.add(plan, changes=bool(stages))
+    for plan in whole_options(need.problem):
+        engine.add(plan, changes=bool(stages), takes_turns=True)
+    for plan in staged_options(problem, planner) if _may_split(need) else ():
         # While a worker has the whole engine, requests run in no stages beside it.
-        staged = (each for each in staged_options(problem, planner) if _has_no_whole(each))
-        options = [*options, *staged]
-    if not options:
-        return Wanted(None, "" if may_split else "it may not be cut")
-    most = min(map(_count_workers, options)) if sparing else len(problem.workers)
-    options = [each for each in options if _count_workers(each) <= most]
-    best = choose(problem, options, LEAST_GAIN, objective=objective)
-    best_cost = cost(problem, best, objective)
-    present = _present(need, problem) if may_split else None
-    if present is not None and _count_workers(present) > most:
-        present = None
-    best = _rearranged(need, problem, best, objective)
-    if present is not None and best_cost > (1 - LEAST_GAIN) * cost(problem, present, objective):
-        return Wanted(present, "no other plan saves enough to be worth a change")
-    if not best.is_split:
-        return Wanted(best, "it runs whole")
-    if not alone:
-        return Wanted(best, "no worker has the memory for the whole engine")
-    whole = min(cost(problem, each, objective) for each in options if not each.is_split)
-    saved = f"stages save {1 - best_cost / whole:.0%} of what the whole engine takes"
-    return Wanted(best, f"{saved}, by {objective}")
+        if all(len(share.route.legs) > 1 for share in plan.shares):
+            engine.add(plan, changes=_stages(plan) != stages)
+
+
+def _offer_present(need: Need, engine: Engine) -> None:
+    """Add what is deployed, if it is still possible."""
+    problem, routes = need.problem, need.present
+    if routes and _may_split(need) and all(is_possible(problem, route) for route in routes):
+        engine.add(RoutePlan(pour(problem, routes), "as deployed"), changes=False)
+
+
+def _stages(plan: RoutePlan) -> Stages:
+    return stages_of(share.route for share in plan.shares)
+
+
+def _chosen(
+    needs: Sequence[Need], engines: Sequence[Engine], found: Combinations, objective: Objective
+) -> dict[EngineName, Wanted]:
+    """Return the plans of the best combination, or what is deployed if that costs little more."""
+    able = found.lacking == found.lacking[0]
+    costs = np.where(able, (1 + _PER_CHANGE * found.changes) * found.costs, np.inf)
+    kept = np.where(able & (found.changes == 0), found.costs, np.inf)
+    number = int(costs.argmin())
+    if (1 - LEAST_GAIN) * kept.min() < found.costs[number]:
+        number = int(kept.argmin())
+    options = found.options(engines, number)
+    answers: dict[EngineName, Wanted] = {}
+    for position, (need, engine) in enumerate(zip(needs, engines, strict=True)):
+        option = options[position]
+        if option is None:
+            wanted = Wanted(None, "" if _may_split(need) else "it may not be cut")
+        elif not option.plan.is_split:
+            wanted = Wanted(option.plan, "it runs whole")
+        else:
+            problem = engine.beside(_others(engine, engines, options))
+            routes = [share.route for share in option.plan.shares]
+            plan = RoutePlan(pour(problem, routes), option.plan.name)
+            if option.changes:
+                plan = _rearranged(need, problem, plan, objective)
+                options[position] = engine.option(plan, changes=True)
+            whole = [not each.plan.is_split for each in (*engine.options, option)]
+            is_whole = able & np.array(whole)[found.chosen[:, position]]
+            part = found.costs[number] / found.costs[is_whole].min(initial=math.inf)
+            wanted = Wanted(plan, _reason(option, part, objective))
+        answers[need.problem.chain.engine] = wanted
+    return answers
+
+
+def _reason(option: Option, part: float, objective: Objective) -> str:
+    """Return why stages are wanted, which cost a part of what the whole engine does."""
+    if not option.changes:
+        return "no other plan saves enough to be worth a change"
+    if not part:
+        return "no worker has the memory for the whole engine"
+    return f"stages save {1 - part:.0%} of what the whole engine takes, by {objective}"
 
 
 def _rearranged(
@@ -212,7 +224,7 @@ def _rearranged(
     known = {worker.name for worker in problem.workers}
     used = [*{leg.worker: None for share in plan.shares for leg in share.route.legs}]
     names = sorted({*used, *(leg.worker for leg in kept if leg.worker in known)})
-    if not kept or not plan.is_split or perm(len(names), len(used)) > MAX_EXCHANGES:
+    if not kept or not plan.is_split or math.perm(len(names), len(used)) > MAX_EXCHANGES:
         return plan
     most, best = len(kept & {leg for each in plan.shares for leg in each.route.legs}), plan
     limit = (1 + _ALIKE) * cost(problem, plan, objective)
@@ -228,19 +240,3 @@ def _rearranged(
             if cost(problem, other, objective) <= limit:
                 most, best = len(kept & legs), other
     return best
-
-
-def _has_no_whole(plan: RoutePlan) -> bool:
-    return all(len(share.route.legs) > 1 for share in plan.shares)
-
-
-def _count_workers(plan: RoutePlan) -> int:
-    return len({leg.worker for share in plan.shares for leg in share.route.legs})
-
-
-def _present(need: Need, problem: RouteProblem) -> RoutePlan | None:
-    """Return the plan that is deployed, if it is still possible."""
-    routes = need.present
-    if not routes or not all(is_possible(problem, route) for route in routes):
-        return None
-    return RoutePlan(pour(problem, routes), "as deployed")

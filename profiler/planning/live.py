@@ -133,7 +133,6 @@ def _answer(case: Case, chosen: Wanted, observed: Iterable[ObservedStage]) -> Wa
         routes=tuple(map(Route, legs)) if plan.is_split else (),
         reason="; ".join([chosen.reason, *case.notes, *case.predicted_notes(measured)]),
         interval_s=plan.interval_s,
-        latency_s=plan.latency_s,
     )
 
 

@@ -87,7 +87,6 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
         reason: why, or why nothing can be planned, for people.
         is_possible: whether there is a plan. Without one, what is deployed stays.
         interval_s: predicted time between two queries of a long range.
-        latency_s: predicted time of one query alone.
     """
 
     name: EngineName
@@ -95,7 +94,6 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
     reason: str = ""
     is_possible: bool = True
     interval_s: float = 0.0
-    latency_s: float = 0.0
 
 
 class SplitOrder(Struct, frozen=True, kw_only=True, tag="split"):
@@ -152,13 +150,13 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
 
 
 Orders: TypeAlias = PlanOrder | SplitOrder
-_MOST_BUSY: Final = 0.9
+MOST_BUSY: Final = 0.9
 """Share of a worker or link that other engines take at most, as far as an engine is concerned."""
 
 
 def slowdown(share: float) -> float:
     """Return by how much an engine takes longer where others take a share of the time."""
-    return 1 / (1 - min(_MOST_BUSY, share))
+    return 1 / (1 - min(MOST_BUSY, share))
 
 
 def stages_of(routes: Iterable[Route]) -> Stages:
