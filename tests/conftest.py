@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from tests.clocks import FakeClock
 Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 
 # Hypothesis fails an example that takes longer than 200 ms by default: on a busy machine, any.
-settings.register_profile("synergai", deadline=None)
+settings.register_profile("synergai", deadline=None, max_examples=50)
 settings.load_profile("synergai")
 # Without the compiled files of the code, each process that a test starts would compile it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -23,6 +24,12 @@ sys.dont_write_bytecode = False
 # In the background of a script SIGINT is ignored, and so it would be in every process that a test
 # starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting the tests has allocated out of all garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

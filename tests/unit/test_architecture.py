@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -133,6 +134,7 @@ PURE_RUNTIME = ("synergai.runtime.plugins", "synergai.runtime.text")
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Every module that the file imports, those for type checking included."""
     found: set[str] = set()
@@ -145,6 +147,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+@cache
 def sources(package: str) -> list[Path]:
     return sorted(p for p in (ROOT / package).rglob("*.py") if "_pb2" not in p.name)
 

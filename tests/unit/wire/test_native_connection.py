@@ -127,7 +127,7 @@ async def client() -> AsyncIterator[Client]:
     await turns()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 async def test_messages_arrive_whole_however_their_bytes_are_cut(client: Client, seed: int) -> None:
     draw = random.Random(seed)
     sizes = draw.choices([0, 1, 1000, 40_000, 600_000, 3_000_000], k=4)
