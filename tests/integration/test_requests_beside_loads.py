@@ -1,7 +1,7 @@
 """Requests for a loaded engine are answered while their worker loads another engine."""
 
 import asyncio
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,10 +13,13 @@ from tests.cores import new_entry
 SETUP_S = 5.0
 """Longer than the requests take on a busy machine."""
 QUERY_S = 0.001
-ENGINES = {"live": 0.2, "slow": SETUP_S}
+ENGINES = {"live": 0.2, "slow": SETUP_S, "asked": SETUP_S, "unprofiled": SETUP_S}
 
 
-def write_files(folder: Path, *, profiled: bool) -> None:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """A worker with engines that take long to load, of which one is not profiled."""
+    folder = tmp_path_factory.mktemp("fleet")
     for name, setup_s in ENGINES.items():
         models = folder / "models" / name
         models.mkdir(parents=True)
@@ -24,40 +27,33 @@ def write_files(folder: Path, *, profiled: bool) -> None:
         times = f"[[configurations]]\nthreads = 1\nquery_s = {QUERY_S}\nsetup_s = {setup_s}"
         (models / "model.toml").write_text(times)
     entries = [
-        new_entry(name, "local", 1.0 / QUERY_S, backend_start_s=setup_s)
-        for name, setup_s in ENGINES.items()
+        new_entry(name, "local", 1.0 / QUERY_S, backend_start_s=ENGINES[name])
+        for name in ("live", "slow", "asked")
     ]
-    add_to_dictionary(folder / "profile.db", entries if profiled else [])
+    add_to_dictionary(folder / "profile.db", entries)
+    with LocalFleet(folder / "fleet") as fleet:
+        fleet.start_gateway(["--no-preload", "--dictionary", str(folder / "profile.db")])
+        fleet.start_agent("box", models=folder / "models", options=["--threads", "1"])
+        fleet.wait_for_workers(1)
+        yield fleet
 
 
 @pytest.mark.parametrize(
-    ("loads_for", "policy", "profiled"),
-    [
-        ("job", "malleable", True),
-        ("job", "synergai", True),
-        ("job", "malleable", False),
-        ("request", "malleable", True),
-    ],
+    ("loads_for", "engine"), [("job", "slow"), ("job", "unprofiled"), ("request", "asked")]
 )
 async def test_requests_are_answered_while_another_engine_is_loaded(
-    tmp_path: Path, loads_for: str, policy: str, *, profiled: bool
+    fleet: LocalFleet, loads_for: str, engine: str
 ) -> None:
-    write_files(tmp_path, profiled=profiled)
-    with LocalFleet(tmp_path / "fleet") as fleet:
-        options = ["--policy", policy, "--no-preload"]
-        fleet.start_gateway([*options, "--dictionary", str(tmp_path / "profile.db")])
-        fleet.start_agent("box", models=tmp_path / "models", options=["--threads", "1"])
-        fleet.wait_for_workers(1)
-        async with synergai.Client(fleet.address) as client:
-            await client.load("live")
+    async with synergai.Client(fleet.address) as client:
+        await client.load("live")
+        await client.infer("live", {"x": [0.0]})
+        loading: asyncio.Future[object]
+        if loads_for == "job":
+            job = await client.submit(engine, queries=200)
+            loading = asyncio.ensure_future(job.wait())
+        else:
+            loading = asyncio.ensure_future(client.infer(engine, {"x": [0.0]}))
+        for _ in range(9):  # more than a running job has to yield to
             await client.infer("live", {"x": [0.0]})
-            loading: asyncio.Future[object]
-            if loads_for == "job":
-                job = await client.submit("slow", queries=200)
-                loading = asyncio.ensure_future(job.wait())
-            else:
-                loading = asyncio.ensure_future(client.infer("slow", {"x": [0.0]}))
-            for _ in range(9):  # more than a running job has to yield to
-                await client.infer("live", {"x": [0.0]})
-            assert not loading.done()
-            await loading
+        assert not loading.done()
+        await loading

@@ -20,6 +20,7 @@ import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.emulated_engines import write_emulated_engines
 from tests.integration.worker_agent.conftest import Changes, Pools
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadCrashed
@@ -33,7 +34,7 @@ TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))
 LABELLED = Session(EngineName("labelled"), Configuration(1))
 FOREVER = 10**12
-HANG_TIMEOUT_S = 2.0
+HANG_TIMEOUT_S = 1.0
 
 
 def run_samples(host: HostProcess, count: int) -> asyncio.Future[RunEnded]:
@@ -146,15 +147,19 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(pool: Pools) -> Non
     assert (await run_samples(await hosts.load(TWICE), 3)).outcome is Outcome.COMPLETED
 
 
-async def test_host_that_is_idle_or_makes_progress_is_not_hung(impatient: HostPool) -> None:
-    host, idle = await impatient.load(TWICE), await impatient.load(LABELLED)
+async def test_host_that_is_idle_or_makes_progress_is_not_hung(tmp_path: Path) -> None:
+    names = [EngineName("busy"), EngineName("idle")]
+    models, _ = write_emulated_engines(tmp_path, dict.fromkeys(names, 0.01))
+    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S)
+    busy, idle = [await hosts.load(Session(name, Configuration(1))) for name in names]
     await run_samples(idle, 1)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    run = host.run_samples(0, FOREVER, lambda _: None, ended.set_result)
+    run = busy.run_samples(0, FOREVER, lambda _: None, ended.set_result)
     await asyncio.sleep(2 * HANG_TIMEOUT_S)
-    host.stop_run(run)
+    busy.stop_run(run)
     assert (await ended).outcome is Outcome.STOPPED
     assert (await run_samples(idle, 1)).outcome is Outcome.COMPLETED
+    await hosts.close()
 
 
 async def test_broken_model_is_reported_and_other_sessions_load(
