@@ -12,7 +12,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.policies import POLICIES
-from synergai.core.scheduling.policy import Assign, Candidate, Decision, View, engines_of
+from synergai.core.scheduling.policy import Assign, Decision, engines_of
+from synergai.core.scheduling.view import Candidate, View
 from synergai.domain import Configuration, largest_configuration
 
 if TYPE_CHECKING:

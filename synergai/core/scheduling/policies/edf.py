@@ -6,10 +6,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.policies.synergai import SynergAI
-from synergai.core.scheduling.policy import Assign, Decision, View, engines_of
+from synergai.core.scheduling.policy import Assign, Decision, engines_of
 
 if TYPE_CHECKING:
     from synergai.core.scheduling.state.jobs import JobRecord
+    from synergai.core.scheduling.view import View
 
 MAX_DOOMED: Final = 64
 """Waiting jobs among which late ones are sought for the workers that are left."""

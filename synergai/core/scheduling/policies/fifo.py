@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.core.scheduling.policy import Assign, Decision, View, engines_of
+from synergai.core.scheduling.policy import Assign, Decision, engines_of
 
 if TYPE_CHECKING:
     from synergai.core.scheduling.state.jobs import JobRecord
+    from synergai.core.scheduling.view import View
 
 
 class Fifo:

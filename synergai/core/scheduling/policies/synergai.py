@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synergai.core.scheduling.lane import VECTORIZED_FROM
-from synergai.core.scheduling.policy import Assign, Candidate, Decision, View, engines_of
+from synergai.core.scheduling.policy import Assign, Decision, LeastCosts, engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.core.scheduling.state.jobs import JobRecord
+    from synergai.core.scheduling.view import Candidate, View
 
 
 def acceptable(job: JobRecord, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -40,7 +41,9 @@ class SynergAI:
         available = view.available()
         if not available:
             return decisions
-        bounds = view.cost_bounds(available) if len(view.queue) > VECTORIZED_FROM else None
+        bounds = (
+            LeastCosts(available, view.estimator) if len(view.queue) > VECTORIZED_FROM else None
+        )
         for job in view.queue.in_order(engines_of(available), view.now, bounds):
             if not available:
                 break

@@ -22,10 +22,10 @@ from synergai.names import split_version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from synergai.core.scheduling.policy import View
     from synergai.core.scheduling.rules.kernel import State
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.workers import WorkerRecord
+    from synergai.core.scheduling.view import View
 
 KEPT: Final = 2000
 """Requests and jobs whose explanations are kept once they have ended."""

@@ -18,11 +18,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.core.scheduling.policy import SIMILAR, engines_of
+from synergai.core.scheduling.policy import engines_of
 from synergai.core.scheduling.rules.concurrency import expected_wait_s, may_run_concurrently
 from synergai.core.scheduling.state.estimate import LONG_S, Estimate
 from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
 from synergai.core.scheduling.state.workers import ABORT_S, WorkerRecord
+from synergai.core.scheduling.view import SIMILAR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

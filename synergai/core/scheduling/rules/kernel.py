@@ -8,12 +8,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.policies import POLICIES
-from synergai.core.scheduling.policy import Policy, View
+from synergai.core.scheduling.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from synergai.core.scheduling.events import Command, Worker
+    from synergai.core.scheduling.policy import Policy
     from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord

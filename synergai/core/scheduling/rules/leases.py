@@ -309,7 +309,8 @@ class Leases:
             gain = estimate.batch_gain(lease.job.job.queries)
             alone_s = new * gain * estimate.per_query_s
             engine = lease.assignment.engine
-            self._state.contention.observe(worker, engine, before, seconds, alone_s)
+            worker_class = worker.worker.worker_class
+            self._state.contention.observe(worker_class, engine, before, seconds, alone_s)
         return True
 
     def stop(self, lease: Lease, *, for_request: bool = False, abort: bool = False) -> None:

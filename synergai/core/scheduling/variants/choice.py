@@ -17,17 +17,16 @@ from synergai.core.scheduling.variants.margins import Margins, Query
 from synergai.core.scheduling.variants.pools import Fronts, Pools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.settings import SchedulingSettings
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.estimator import Estimator
-    from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.core.scheduling.variants.allowance import ConvexFront
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, WorkerId
 
 _ROUNDING: Final = 1e-9
 SHARED: Final = 0.3
@@ -91,20 +90,22 @@ class Variants:
     def __init__(
         self,
         estimator: Estimator,
-        fleet: Fleet,
+        workers: Mapping[WorkerId, WorkerRecord],
+        serving: Callable[[EngineName], Sequence[WorkerRecord]],
         queue: JobQueue,
         settings: SchedulingSettings,
     ) -> None:
         self._estimator = estimator
-        self._fleet = fleet
+        self._workers = workers
+        self._serving = serving
         self._queue = queue
         self.is_on = settings.objective == "accuracy"
         self.engines: frozenset[EngineName] = frozenset()
         self.sharing: frozenset[EngineName] = frozenset()
         self._fronts = Fronts(estimator)
-        self._pools = Pools(estimator, fleet, queue, self._fronts)
+        self._pools = Pools(estimator, workers, serving, queue, self._fronts)
         self.families = self._pools.families
-        self.margins = Margins(fleet, queue)
+        self.margins = Margins(serving, queue)
         self._credits: dict[EngineName, Credit] = {}
         self.rule: Callable[[Query], int] = self._spend
 
@@ -117,12 +118,12 @@ class Variants:
         before = self.engines
         self.engines = frozenset(
             engine
-            for worker in self._fleet.workers.values()
+            for worker in self._workers.values()
             for engine in worker.variants
             if engine in worker.engines
         )
         self._pools.fleet_changed(self.engines)
-        shared = [worker.engines & self.engines for worker in self._fleet.workers.values()]
+        shared = [worker.engines & self.engines for worker in self._workers.values()]
         self.sharing = frozenset().union(*(each for each in shared if len(each) > 1))
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
             jobs = self.families[engine].jobs
@@ -207,7 +208,7 @@ class Variants:
         costs = front.costs
         if math.isinf(left_s):
             return self._resident(worker, estimate, front, len(costs) - 1, left_s), count
-        serving = self._fleet.serving(engine)
+        serving = self._serving(engine)
         fastest = estimates[front.positions[0]]
         fastest_s = fastest.batch_gain(job.job.queries) * fastest.per_query_s / costs[0]
         remaining = max(1, job.pending.total)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from synergai.core.scheduling.job_queue import JobQueue
-    from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.core.scheduling.variants.allowance import ConvexFront
@@ -57,8 +58,10 @@ class Margins:
     begins with that of the profile, and is learnt for each worker and engine.
     """
 
-    def __init__(self, fleet: Fleet, queue: JobQueue) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, serving: Callable[[EngineName], Sequence[WorkerRecord]], queue: JobQueue
+    ) -> None:
+        self._serving = serving
         self._queue = queue
 
     def answered(self, lease: Lease, worker: WorkerRecord, now: float) -> None:
@@ -111,7 +114,7 @@ class Margins:
         now = query.now
         others_free = 0.0
         others = 0
-        for other in self._fleet.serving(query.engine):
+        for other in self._serving(query.engine):
             if other is not query.worker and not other.withdrawn:
                 others_free += max(other.free_at(now), now)
                 others += 1

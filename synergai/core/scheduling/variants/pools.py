@@ -16,12 +16,11 @@ from synergai.core.scheduling.variants.demand import ArrivalRate, JobDemand
 from synergai.core.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from synergai.core.scheduling.job_queue import JobQueue
     from synergai.core.scheduling.state.estimate import Limit
     from synergai.core.scheduling.state.estimator import Estimator
-    from synergai.core.scheduling.state.fleet import Fleet
     from synergai.core.scheduling.state.jobs import JobRecord
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.domain import EngineName, WorkerId
@@ -157,9 +156,17 @@ class _Pool:
 class Pools:
     """The pools of a fleet, and the observed load of the engines with variants."""
 
-    def __init__(self, estimator: Estimator, fleet: Fleet, queue: JobQueue, fronts: Fronts) -> None:
+    def __init__(
+        self,
+        estimator: Estimator,
+        workers: Mapping[WorkerId, WorkerRecord],
+        serving: Callable[[EngineName], Sequence[WorkerRecord]],
+        queue: JobQueue,
+        fronts: Fronts,
+    ) -> None:
         self._estimator = estimator
-        self._fleet = fleet
+        self._workers = workers
+        self._serving = serving
         self._queue = queue
         self._fronts = fronts
         self._engines: Set[EngineName] = frozenset()
@@ -171,7 +178,7 @@ class Pools:
         """Forget the pools, as workers or their engines changed."""
         self._engines = engines
         self._pools.clear()
-        workers = self._fleet.workers
+        workers = self._workers
         self._charged = {each: used for each, used in self._charged.items() if each in workers}
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
@@ -256,7 +263,7 @@ class Pools:
         workers: dict[int, WorkerRecord] = {}
         grown = [engine]
         while grown:
-            for worker in self._fleet.serving(grown.pop()):
+            for worker in self._serving(grown.pop()):
                 if worker.withdrawn or worker.index in workers:
                     continue
                 workers[worker.index] = worker
@@ -278,7 +285,7 @@ class Pools:
         rate = sample_rate = 0.0
         first: ConvexFront | None = None
         workers = 0
-        for worker in self._fleet.serving(engine):
+        for worker in self._serving(engine):
             if worker.withdrawn:
                 continue
             front = self._fronts.of(engine, worker, None, now, with_tensors=True)

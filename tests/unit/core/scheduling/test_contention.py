@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.core.scheduling import policy
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import Assignment, AssignmentEnded, QueriesDone, Stop
 from synergai.core.scheduling.policies.malleable.contended import (
@@ -19,7 +18,8 @@ from synergai.core.scheduling.policies.malleable.contended import (
     play,
 )
 from synergai.core.scheduling.policies.malleable.planner import Planner, Problem, Weights, plan_cost
-from synergai.core.scheduling.policy import MAX_SLOWDOWN, Contention
+from synergai.core.scheduling.state import estimate
+from synergai.core.scheduling.state.estimate import MAX_SLOWDOWN, Contention
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import EngineName, Outcome
 from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
@@ -38,7 +38,7 @@ def places(count: int = 2, **settings: object) -> SchedulerCore:
 
 def slowdown(core: SchedulerCore, engine: EngineName, other: EngineName) -> float:
     worker = next(iter(core.state.workers.values()))
-    return core.state.contention.slowdown(worker, engine, (other,))
+    return core.state.contention.slowdown(worker.worker.worker_class, engine, (other,))
 
 
 def run_side_by_side(core: SchedulerCore, factor: float, reports: int = 20) -> float:
@@ -108,8 +108,8 @@ def test_slow_downs_are_believable(ratios: list[float]) -> None:
     worker = WorkerRecord(new_worker("box.1", "x86", ["a"]), 0, {A}, set())
     contention = Contention()
     for ratio in ratios:
-        contention.observe(worker, A, (A, B), ratio, 1.0)
-        assert 1.0 <= contention.slowdown(worker, A, (A, B)) <= MAX_SLOWDOWN**2
+        contention.observe(worker.worker.worker_class, A, (A, B), ratio, 1.0)
+        assert 1.0 <= contention.slowdown(worker.worker.worker_class, A, (A, B)) <= MAX_SLOWDOWN**2
 
 
 # --- plans ----------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_what_slows_itself_down_most_runs_beside_another_engine(
     contention = core.state.contention
     worker = next(iter(core.state.workers.values()))
     for engine, other in ((A, B), (B, A)):
-        contention.observe(worker, engine, (engine,), 1e3 * beside_itself, 1e3)
-        contention.observe(worker, engine, (other,), 1e3 * beside_other, 1e3)
+        contention.observe(worker.worker.worker_class, engine, (engine,), 1e3 * beside_itself, 1e3)
+        contention.observe(worker.worker.worker_class, engine, (other,), 1e3 * beside_other, 1e3)
     running: dict[str, str] = {}
     for each in dispatched(core.handle(new_job("first", "a", 2000), 0.0)):
         running[each.worker_id] = each.engine
@@ -228,10 +228,10 @@ def test_what_slows_itself_down_most_runs_beside_another_engine(
 
 
 def test_pairs_that_were_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "MOST_PAIRS", 2)
+    monkeypatch.setattr(estimate, "MOST_PAIRS", 2)
     worker = next(iter(places().state.workers.values()))
     found, others = Contention(), [EngineName(name) for name in ("x", "y", "z")]
     for other in (*others[:2], *others[::2]):
-        found.observe(worker, A, (other,), seconds=1.0, alone_s=0.5)
-    slowed = [found.slowdown(worker, A, (other,)) > 1.0 for other in others]
+        found.observe(worker.worker.worker_class, A, (other,), seconds=1.0, alone_s=0.5)
+    slowed = [found.slowdown(worker.worker.worker_class, A, (other,)) > 1.0 for other in others]
     assert slowed == [True, False, True]

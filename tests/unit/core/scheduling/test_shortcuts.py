@@ -12,9 +12,9 @@ from synergai.core.scheduling.job_queue import JobQueue
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.core.scheduling.state.estimate import Observation
 from synergai.core.scheduling.state.estimator import Estimator
-from synergai.core.scheduling.state.fleet import Fleet
 from synergai.core.scheduling.state.jobs import JobRecord, Lease
 from synergai.core.scheduling.state.loads import Loads
+from synergai.core.scheduling.view import Fleet
 from synergai.domain import Configuration, EngineName, JobId, Outcome, Session, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import new_assignment, new_entry, new_record, new_request, new_worker

@@ -75,7 +75,11 @@ def fresh_pools(core: SchedulerCore) -> Pools:
     """Return pools that know the same of the engines, and have computed nothing yet."""
     known = core.state.variants._pools
     pools = Pools(
-        core.state.estimator, core.state.fleet, core.state.queue, FreshFronts(core.state.estimator)
+        core.state.estimator,
+        core.state.workers,
+        core.state.serving,
+        core.state.queue,
+        FreshFronts(core.state.estimator),
     )
     pools._engines, pools.families = known._engines, known.families
     pools._charged = known._charged

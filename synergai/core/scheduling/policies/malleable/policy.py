@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.core.scheduling.policies.malleable.planner import MAX_WORKERS, Weights
 from synergai.core.scheduling.policies.malleable.replan import Replanner, Snapshot, setup_left_s
-from synergai.core.scheduling.policy import Assign, Candidate, Decision, View
+from synergai.core.scheduling.policy import Assign, Decision
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
+    from synergai.core.scheduling.view import Candidate, View
 
 MAX_JOBS: Final = 5
 """Number of waiting jobs planned at once; jobs behind them wait for a later event."""

@@ -15,7 +15,7 @@ from synergai.core.scheduling.policies.malleable.planner import (
     Weights,
     plan_cost,
 )
-from synergai.core.scheduling.policy import Assign, Expect, Preempt, View
+from synergai.core.scheduling.policy import Assign, Expect, Preempt
 from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.policies.malleable.planner import Floats
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.workers import WorkerRecord
+    from synergai.core.scheduling.view import View
     from synergai.domain import EngineName
 
 _IMPORTANCE: Final = 8.0
@@ -144,7 +145,7 @@ class Snapshot:
 
     def slowdowns(self, engines: Sequence[EngineName]) -> Floats:
         """Return the factor by which another engine slows each one down, shape (jobs, jobs)."""
-        shared = next(worker for worker in self.workers if worker.mates)
+        shared = next(each.worker.worker_class for each in self.workers if each.mates)
         found = [
             [self._contention.slowdown(shared, engine, (other,)) for other in engines]
             for engine in engines
@@ -272,7 +273,8 @@ class Replanner:
                 jobs.append(lease.job)
                 busy.append(0.0)
             engine = lease.assignment.engine
-            alone_s /= view.contention.slowdown(record, engine, record.company)
+            worker_class = record.worker.worker_class
+            alone_s /= view.contention.slowdown(worker_class, engine, record.company)
             running[worker] = Running(jobs.index(lease.job), alone_s)
             busy[jobs.index(lease.job)] = 0.0  # it is played
         return Contended(
