@@ -121,15 +121,12 @@ def build_request(
     *,
     outputs: Sequence[str] = (),
     version: str = "",
-    request_id: str = "",
     parameters: Mapping[str, bool | int | float | str] | None = None,
 ) -> inference_pb2.ModelInferRequest:
     """Build a request with `inputs` as raw contents; without `outputs`, it requests all."""
     from synergai.oip import inference_pb2
 
-    request = inference_pb2.ModelInferRequest(
-        model_name=engine, model_version=version, id=request_id
-    )
+    request = inference_pb2.ModelInferRequest(model_name=engine, model_version=version)
     for name, value in inputs.items():
         array = _as_array(value)
         try:

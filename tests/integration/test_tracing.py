@@ -91,7 +91,8 @@ def fleet(
 def infer(fleet: LocalFleet, traceparent: str, request: ModelInferRequest | None = None) -> Any:
     with grpc.insecure_channel(fleet.address) as channel:
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
-        message = request or build_request(ENGINE, IMAGE, request_id="mine")
+        message = request or build_request(ENGINE, IMAGE)
+        message.id = message.id or "mine"
         return stub.ModelInfer(message, metadata=(("traceparent", traceparent),), timeout=30)
 
 

@@ -37,11 +37,6 @@ def test_anything_else_is_refused_with_the_option(text: str) -> None:
         parse_duration(text, "--qos")
 
 
-def test_a_wrong_duration_among_settings_names_its_option() -> None:
-    with pytest.raises(InvalidSettings, match=r"^--duration: 'soon' is not a duration: write sec"):
-        LoadSettings.load({"engine": "x", "duration": "soon"})
-
-
 def test_no_setting_in_seconds_takes_only_numbers() -> None:
     plain = [
         f"{model.__name__}.{name}"

@@ -142,18 +142,12 @@ def array_file(array: np.ndarray[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
-OBJECTS = array_file(np.array([{}]))
-NUMBERS = array_file(np.arange(3.0))
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         (b"junk", "EOF"),
-        (b"", "EOF"),
-        (b"no array of NumPy", "the magic string is not correct"),
-        (NUMBERS[:-1], "could only read"),
-        (OBJECTS, "Object arrays cannot be loaded"),
+        (array_file(np.arange(3.0))[:-1], "could only read"),
+        (array_file(np.array([{}])), "Object arrays cannot be loaded"),
     ],
 )
 def test_file_without_arrays_is_refused_with_the_reason(
@@ -163,13 +157,6 @@ def test_file_without_arrays_is_refused_with_the_reason(
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=f"{path} is not a readable .npy file: .*{expected}"):
         parse_inputs([f"@{path}"], ENGINE)
-
-
-def test_arrays_are_read_from_files_in_any_order(tmp_path: Path) -> None:
-    matrix = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    np.save(tmp_path / "x.npy", matrix)
-    [value] = parse_inputs([f"@{tmp_path / 'x.npy'}"], ENGINE).values()
-    np.testing.assert_array_equal(value, matrix)
 
 
 def test_number_that_is_too_large_does_not_become_infinite() -> None:

@@ -1,12 +1,11 @@
-"""Settings of the memory allocator, in a separate process."""
+"""The memory allocator of a service, in separate processes: its settings cannot be taken back."""
 
 import subprocess
 import sys
 
-# In a process of its own: the settings are for the whole process, and cannot be taken back.
-SCRIPT = """
-import ctypes, os
-from synergai.runtime.resources import retain_freed_memory
+RESIDENT = """
+import ctypes, os, threading
+from synergai.runtime.resources import retain_freed_memory, return_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -15,21 +14,24 @@ retain_freed_memory()
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.free.argtypes = [ctypes.c_void_p]
+"""
+LARGE_BLOCK = """
 block = library.malloc(16 << 20)
 ctypes.memset(block, 1, 16 << 20)
 filled = resident()
 library.free(block)
 print(filled - resident())
 """
-
-
+SMALL_BLOCKS = """
+before = resident()
+blocks = [bytes(60_000) + os.urandom(1) for _ in range(1_000)]
+last = blocks[-1]
+del blocks
+retained = resident() - before
+return_freed_memory()
+print(retained, resident() - before)
+"""
 ARENAS = """
-import ctypes, os, re, threading
-from synergai.runtime.resources import retain_freed_memory
-
-retain_freed_memory()
-library = ctypes.CDLL(None)
-library.malloc.restype = ctypes.c_void_p
 together = threading.Barrier(12)
 
 def allocate():
@@ -49,15 +51,20 @@ library.fclose(stream)
 """
 
 
+def run(script: str) -> str:
+    command = [sys.executable, "-c", RESIDENT + script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_threads_share_two_arenas() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ARENAS], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count("<heap nr=") == 2
+    assert run(ARENAS).count("<heap nr=") == 2
 
 
 def test_freed_memory_stays_with_the_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < 1 << 20
+    assert int(run(LARGE_BLOCK)) < 1 << 20
+
+
+def test_pages_between_blocks_in_use_are_returned_on_demand() -> None:
+    retained, left = map(int, run(SMALL_BLOCKS).split())
+    assert retained > 40 << 20
+    assert left < 8 << 20
