@@ -207,13 +207,6 @@ def test_spatial_axes_of_length_one_are_ignored() -> None:
     assert classes_of(probabilities(5).reshape(1, 1, 1, 1001)) == [4]
 
 
-def test_quantised_probabilities_are_compared_as_numbers() -> None:
-    output = np.zeros((1, 1001), np.uint8)
-    output[0, 7] = 255
-
-    assert classes_of(output) == [6]
-
-
 def test_empty_output_fails_the_request_and_not_the_engine() -> None:
     with pytest.raises(InvalidInput, match="'p' is empty"):
         classes_of(np.zeros((0, 1001), np.float32))

@@ -1,6 +1,8 @@
 """Observed profiles are written to the dictionary file."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,36 @@ from synergai.domain import Configuration
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.service import DictionaryChanges, ProfileService
 from tests.cores import new_entry
+
+
+@asynccontextmanager
+async def watching(
+    profiles: ProfileService, use: Callable[[DictionaryChanges], object] | None = None
+) -> AsyncIterator[asyncio.Queue[DictionaryChanges]]:
+    """Watch the file of a dictionary; yield the reported changes, and close it."""
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
+
+    def report(changes: DictionaryChanges) -> None:
+        if use is not None:
+            use(changes)
+        reported.put_nowait(changes)
+
+    task = asyncio.create_task(profiles.watch(report, interval_s=0.01))
+    yield reported
+    task.cancel()
+    await asyncio.wait([task])
+    await profiles.close()
+
+
+def fail_once_or_twice(failures: int) -> Callable[[], None]:
+    """Return a function that raises an error the first times."""
+    errors = iter([RuntimeError("a bug")] * failures)
+
+    def fail() -> None:
+        if (error := next(errors, None)) is not None:
+            raise error
+
+    return fail
 
 
 def make_entry(qps: float, label: str = "measured", threads: int = 2) -> ProfileEntry:
@@ -49,37 +81,32 @@ async def test_observed_entry_replaces_an_observed_and_no_measured_one(tmp_path:
     assert entries == {2: 40.0, 4: 1119.0}
 
 
-async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Path) -> None:
+async def test_entries_changed_by_another_process_are_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "dictionary.db"
+    caplog.set_level("INFO", logger="synergai.profiles.service")
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
-    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
-    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
-    profiles.record(make_entry(5.0, "observed", threads=8))
-    profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
-    await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
-    [changed] = (await reported.get()).put
-    profiles.dictionary.put(changed)
-    await asyncio.to_thread(add_to_dictionary, path, [make_entry(21.0, threads=4)])
-    [second] = (await reported.get()).put
-    watching.cancel()
-    await asyncio.wait([watching])
-    await profiles.close()
+    async with watching(profiles) as reported:
+        profiles.record(make_entry(5.0, "observed", threads=8))
+        profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
+        await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
+        [changed] = (await reported.get()).put
+        profiles.dictionary.put(changed)
+        await asyncio.to_thread(add_to_dictionary, path, [make_entry(21.0, threads=4)])
+        [second] = (await reported.get()).put
     assert (changed.qps, second.qps) == (11.0, 21.0)
     assert reported.empty()
+    assert caplog.text.count("1 new or other profiles, 0 deleted") == 2
 
 
 async def test_a_large_import_is_one_change(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
-    profiles = ProfileService(path)
-    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
-    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
-    entries = [make_entry(10.0, threads=threads) for threads in range(1, 1000)]
-    await asyncio.to_thread(add_to_dictionary, path, entries)
-    assert len((await reported.get()).put) == len(entries)
-    watching.cancel()
-    await asyncio.wait([watching])
-    await profiles.close()
+    async with watching(ProfileService(path)) as reported:
+        entries = [make_entry(10.0, threads=threads) for threads in range(1, 1000)]
+        await asyncio.to_thread(add_to_dictionary, path, entries)
+        assert len((await reported.get()).put) == len(entries)
 
 
 @pytest.mark.parametrize("broken", ["read", "use"])
@@ -88,34 +115,19 @@ async def test_watching_survives_an_unexpected_error_and_tries_again(
 ) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
-    failures = iter([RuntimeError("a bug"), RuntimeError("a bug")])
+    fail, load = fail_once_or_twice(2), profiles._store.load
 
-    def fail_twice() -> None:
-        if (error := next(failures, None)) is not None:
-            raise error
-
-    def use(changes: DictionaryChanges) -> None:
-        if broken == "use":
-            fail_twice()
-        reported.put_nowait(changes)
+    def load_at_last() -> ConfigurationDictionary:
+        fail()
+        return load()
 
     if broken == "read":
-        load = profiles._store.load
-
-        def load_at_last() -> ConfigurationDictionary:
-            fail_twice()
-            return load()
-
         monkeypatch.setattr(profiles._store, "load", load_at_last)
-    watching = asyncio.create_task(profiles.watch(use, interval_s=0.01))
-    await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
-    [entry] = (await asyncio.wait_for(reported.get(), 10.0)).put
+    async with watching(profiles, (lambda _: fail()) if broken == "use" else None) as reported:
+        await asyncio.to_thread(add_to_dictionary, path, [make_entry(11.0)])
+        [entry] = (await asyncio.wait_for(reported.get(), 10.0)).put
     assert entry.qps == 11.0
     assert sum("cannot use changed profiles" in each for each in caplog.messages) == 2
-    watching.cancel()
-    await asyncio.wait([watching])
-    await profiles.close()
 
 
 async def test_entries_deleted_by_another_process_are_reported_even_after_a_failure(
@@ -125,20 +137,10 @@ async def test_entries_deleted_by_another_process_are_reported_even_after_a_fail
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
     profiles.dictionary.put(make_entry(5.0, "observed", threads=8))  # not in the file
-    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
-    failures = iter([RuntimeError("a bug")])
-
-    def use(changes: DictionaryChanges) -> None:
-        if (error := next(failures, None)) is not None:
-            raise error
-        reported.put_nowait(changes)
-
-    watching = asyncio.create_task(profiles.watch(use, interval_s=0.01))
-    await asyncio.to_thread(delete_from_dictionary, path, lambda each: each.qps == 10.0)
-    changes = await asyncio.wait_for(reported.get(), 30.0)
-    watching.cancel()
-    await asyncio.wait([watching])
-    await profiles.close()
+    fail = fail_once_or_twice(1)
+    async with watching(profiles, lambda _: fail()) as reported:
+        await asyncio.to_thread(delete_from_dictionary, path, lambda each: each.qps == 10.0)
+        changes = await asyncio.wait_for(reported.get(), 30.0)
     assert changes == DictionaryChanges([], [make_entry(10.0)])
 
 
@@ -164,19 +166,3 @@ async def test_dictionary_cannot_grow_beyond_its_limit(
     assert profiles._look(retry=False) is None
     assert "no others are added" in caplog.text
     await profiles.close()
-
-
-async def test_change_by_another_process_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "dictionary.db"
-    profiles = ProfileService(path)
-    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
-    caplog.set_level("INFO", logger="synergai.profiles.service")
-    watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
-    await asyncio.to_thread(add_to_dictionary, path, [make_entry(10.0)])
-    await reported.get()
-    watching.cancel()
-    await asyncio.wait([watching])
-    await profiles.close()
-    assert "1 new or other profiles, 0 deleted" in caplog.text

@@ -70,19 +70,12 @@ ENTRIES = st.builds(
     worker_class=NAMES.map(domain.WorkerClass),
     configuration=CONFIGURATIONS,
     qps=st.floats(1e-9, 1e9),
-    backend_start_s=FIGURES,
-    model_load_s=FIGURES,
-    data_preparation_s=FIGURES,
-    latency_p50_s=FIGURES,
-    latency_p90_s=FIGURES,
-    latency_p99_s=FIGURES,
-    watts=FIGURES,
     queries=st.integers(0, 2**53),
-    label=WORDS,
-    measured_at=WORDS,
     batch_qps=st.lists(st.floats(1e-9, 1e9), max_size=6).map(tuple),
     accuracy=ACCURACIES,
     accuracy_samples=st.integers(1, 2**53),
+    **dict.fromkeys(("label", "measured_at"), WORDS),
+    **dict.fromkeys(("model_load_s", "latency_p50_s", "latency_p99_s", "watts"), FIGURES),
 )
 
 
@@ -196,21 +189,12 @@ def test_invalid_configuration_is_rejected(nonsense: common_pb2.Configuration) -
         converters.configuration_from_proto(nonsense)
 
 
-@pytest.mark.parametrize("qps", [0.0, -1.0, 5e-324, 1e308, float("nan"), float("inf")])
-def test_invalid_figure_is_rejected(qps: float) -> None:
-    message = common_pb2.ProfileEntry(engine="digits", worker_class="x86", qps=qps)
-    with pytest.raises(InvalidInput):
-        converters.profile_entry_from_proto(message)
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
         common_pb2.ProfileEntry(queries=2**64 - 1),
-        common_pb2.ProfileEntry(model_load_s=1e308),
+        common_pb2.ProfileEntry(qps=math.nan),
         common_pb2.ProfileEntry(label="\x1b[31m"),
-        common_pb2.ProfileEntry(accuracy=math.nan, accuracy_samples=1),
-        common_pb2.ProfileEntry(accuracy=0.5),
     ],
 )
 def test_entry_that_cannot_be_stored_or_displayed_is_rejected(

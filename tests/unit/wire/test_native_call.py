@@ -172,6 +172,31 @@ class Server:
             self.receive(http2.message(number, request, last=place == len(requests)))
         return number
 
+    def send_part(self, number: int, size: int, arrived: int) -> None:
+        """Send the prefix of a message, and the bytes of it that have arrived."""
+        self.receive(frame(DATA, 0, number, b"\0" + size.to_bytes(4)))
+        for at in range(0, arrived, 16_000):
+            self.receive(frame(DATA, 0, number, bytes(min(16_000, arrived - at))))
+
+    def leave(self, number: int, how: str) -> None:
+        """End a call, or all calls of the connection, as the client may."""
+        if how == "reset":
+            self.receive(http2.reset(number))
+        elif how == "close":
+            self.session.lose_calls(1000)
+
+    def respond(self, data: bytes) -> None:
+        """Give the only call of ``Begin`` that waits its response at once."""
+        [work] = self.begun
+        assert work.on_response is not None
+        work.on_response(data)
+
+    async def code(self, number: int) -> grpc.StatusCode:
+        """Return the status of a call once it has ended."""
+        _, fields = await self.answer(number)
+        [code] = [each for each in grpc.StatusCode if str(each.value[0]) == fields["grpc-status"]]
+        return code
+
     async def answer(self, number: int) -> tuple[bytes, dict[str, str]]:
         """Return the data and the fields that were sent on a stream once it has ended."""
         await until(lambda: "grpc-status" in self._read(number)[1])
@@ -227,15 +252,14 @@ async def test_faulty_call_ends_with_its_status(
     number = server.call(method)
     prefix = b"\0" + len(requests[0]).to_bytes(4)
     server.receive(frame(DATA, 0, number, prefix + requests[0][:100]))
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(code.value[0])
+    assert await server.code(number) is code
 
 
 async def test_malformed_field_ends_its_call_and_no_other(server: Server) -> None:
     other = server.call("Echo", b"x")
-    _, fields = await server.answer(server.call("Echo", b"x", fields=(("x-bin", "?"),)))
-    assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
-    assert fields["grpc-message"] == "malformed binary metadata"
+    number = server.call("Echo", b"x", fields=(("x-bin", "?"),))
+    assert await server.code(number) is grpc.StatusCode.INTERNAL
+    assert server._read(number)[1]["grpc-message"] == "malformed binary metadata"
     assert (await server.answer(other))[1]["grpc-status"] == "0"
 
 
@@ -255,8 +279,7 @@ async def test_call_that_its_client_ends_within_a_message_fails(
 async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
     number = server.call("Echo")
     server.receive(frame(DATA, http2.END_STREAM, number))
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
+    assert await server.code(number) is grpc.StatusCode.INTERNAL
 
 
 @pytest.mark.parametrize("method", ["Hang", "Begin"])
@@ -280,8 +303,10 @@ async def test_what_is_no_call_of_grpc_gets_a_status_of_http(server: Server) -> 
 
 
 async def test_deadline_ends_a_call_and_its_handler(server: Server) -> None:
-    _, fields = await server.answer(server.call("Hang", b"x", fields=(("grpc-timeout", "1m"),)))
-    assert fields["grpc-status"] == str(grpc.StatusCode.DEADLINE_EXCEEDED.value[0])
+    assert (
+        await server.code(server.call("Hang", b"x", fields=(("grpc-timeout", "1m"),)))
+        is grpc.StatusCode.DEADLINE_EXCEEDED
+    )
     await until(lambda: server.ended)
 
 
@@ -325,9 +350,7 @@ async def test_large_response_of_a_stream_is_not_copied_while_its_client_does_no
 
 async def test_begun_call_is_answered_in_the_turn_of_its_response(server: Server) -> None:
     number = server.call("Begin", b"x")
-    [work] = server.begun
-    assert work.on_response is not None
-    work.on_response(b"response")
+    server.respond(b"response")
     assert (len(server._handlers.tasks), server.ended) == (0, [])
     data, fields = await server.answer(number)
     assert (data, fields["grpc-status"]) == (messages(b"response"), "0")
@@ -335,9 +358,7 @@ async def test_begun_call_is_answered_in_the_turn_of_its_response(server: Server
 
 async def test_response_that_cannot_be_sent_at_once_gets_a_task(server: Server) -> None:
     number = server.call("Begin", b"x")
-    [work] = server.begun
-    assert work.on_response is not None
-    work.on_response(bytes(50_000))
+    server.respond(bytes(50_000))
     data, _ = await server.answer(number)
     assert data == messages(bytes(50_000))
     assert server.ended == ["Begin"]
@@ -375,8 +396,7 @@ async def test_error_of_a_begun_call_ends_it(
         server.begun[0].result.set_exception(error)
     elif error is not None:
         server.begun[0].result.cancel()
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(code.value[0])
+    assert await server.code(number) is code
 
 
 async def test_begun_call_without_a_request_or_with_a_compressed_one_is_an_ordinary_one(
@@ -407,10 +427,7 @@ async def test_compressed_request_with_a_part_of_another_is_answered(server: Ser
 async def test_begun_call_is_abandoned_with_its_client(server: Server, leave: str) -> None:
     fields = (("grpc-timeout", "1m"),) if leave == "deadline" else ()
     number = server.call("Begin", b"x", fields=fields)
-    if leave == "reset":
-        server.receive(http2.reset(number))
-    elif leave == "close":
-        server.session.lose_calls(1000)
+    server.leave(number, leave)
     await until(server.begun[0].result.cancelled)
     assert not len(server._handlers.tasks)
 
@@ -426,10 +443,7 @@ async def test_error_that_its_client_no_longer_awaits_is_not_logged(
     if began:
         server.begun.pop().result.set_exception(Overloaded("busy"))
         await turns(1)
-    if leave == "reset":
-        server.receive(http2.reset(number))
-    else:
-        server.session.lose_calls(1000)
+    server.leave(number, leave)
     server.calls.clear()
     await turns()
     gc.collect()
@@ -443,10 +457,7 @@ async def test_error_that_its_client_no_longer_awaits_is_not_logged(
 async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
     number = server.call("Hang", b"x")
     await asyncio.sleep(0)
-    if leave == "reset":
-        server.receive(http2.reset(number))
-    else:
-        server.session.lose_calls(1000)
+    server.leave(number, leave)
     await until(lambda: server.ended)
     assert "grpc-status" not in server._read(number)[1]
 
@@ -474,8 +485,7 @@ async def test_handler_that_is_cancelled_by_the_server_answers(server: Server) -
     number = server.call("Hang", b"x")
     await asyncio.sleep(0)
     server._handlers.tasks.cancel()
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(grpc.StatusCode.CANCELLED.value[0])
+    assert await server.code(number) is grpc.StatusCode.CANCELLED
 
 
 async def test_requests_that_are_not_read_stop_the_client(server: Server) -> None:
@@ -494,9 +504,7 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
     server: Server, size: int, widens: bool
 ) -> None:
     number = server.call("Echo")
-    server.receive(frame(DATA, 0, number, b"\0" + size.to_bytes(4)))
-    for _ in range(40):
-        server.receive(frame(DATA, 0, number, bytes(16_000)))
+    server.send_part(number, size, 40 * 16_000)
     await turns()
     assert (frame(http2.WINDOW_UPDATE, 0, number, b"")[3:] in server._sent) is widens
 
@@ -504,9 +512,7 @@ async def test_client_may_send_more_only_if_its_message_needs_it(
 async def test_incomplete_requests_are_limited_whatever_their_size(server: Server) -> None:
     for _ in range(3):
         number = server.call("Echo")
-        server.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
-        for _ in range(31):
-            server.receive(frame(DATA, 0, number, bytes(16_000)))
+        server.send_part(number, 500_000, 31 * 16_000)
     await turns()
     assert [call.state >= CallState.ENDED for call in server.calls] == [True, False, False]
 
@@ -514,13 +520,11 @@ async def test_incomplete_requests_are_limited_whatever_their_size(server: Serve
 async def test_client_with_most_incomplete_requests_loses_one(server: Server) -> None:
     server.peer = peer("192.0.2.1", 80)
     honest = server.call("Echo")
-    server.receive(frame(DATA, 0, honest, b"\0" + (500_000).to_bytes(4) + bytes(16_000)))
+    server.send_part(honest, 500_000, 16_000)
     for port in range(3):
         server.peer = peer("192.0.2.2", port)
         number = server.call("Echo")
-        server.receive(frame(DATA, 0, number, b"\0" + (500_000).to_bytes(4)))
-        for _ in range(31):
-            server.receive(frame(DATA, 0, number, bytes(16_000)))
+        server.send_part(number, 500_000, 31 * 16_000)
     await turns()
     assert [call.state >= CallState.ENDED for call in server.calls] == [False, True, False, False]
 
@@ -534,9 +538,8 @@ async def test_data_behind_the_request_of_a_unary_call_is_dropped(
         data = b"\0\0\0\0\1x" + b"\0" + (500_000).to_bytes(4) + bytes(15_000)
         server.receive(frame(DATA, 0, number, data))
         if method == "Begin":
-            respond = server.begun.pop().on_response
-            assert respond is not None
-            respond(b"y")
+            server.respond(b"y")
+            server.begun.clear()
         await turns()
     assert server._handlers.incomplete._bytes == 0
 
@@ -557,24 +560,16 @@ async def test_refused_request_takes_no_memory_while_its_client_does_not_read(
 async def test_request_that_is_incomplete_for_longest_ends_if_they_take_too_much_memory(
     server: Server,
 ) -> None:
-    content = bytes(MAX_BYTES)
-    prefix = b"\0" + len(content).to_bytes(4)
     first, second = server.call("Echo"), server.call("Echo")
     for number in (first, second):
-        server.receive(frame(DATA, 0, number, prefix))
-        for _ in range(40):
-            server.receive(frame(DATA, 0, number, bytes(16_000)))
-    _, fields = await server.answer(first)
-    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+        server.send_part(number, MAX_BYTES, 40 * 16_000)
+    assert await server.code(first) is grpc.StatusCode.RESOURCE_EXHAUSTED
     for at in range(40 * 16_000, MAX_BYTES, 16_000):
         flags = http2.END_STREAM if at + 16_000 >= MAX_BYTES else 0
-        server.receive(frame(DATA, flags, second, content[at : at + 16_000]))
+        server.receive(frame(DATA, flags, second, bytes(min(16_000, MAX_BYTES - at))))
     await turns()
     assert server.calls[1].state >= CallState.ENDED
-    third = server.call("Echo")  # nothing is incomplete any longer
-    server.receive(frame(DATA, 0, third, prefix))
-    for _ in range(40):
-        server.receive(frame(DATA, 0, third, bytes(16_000)))
+    server.send_part(server.call("Echo"), MAX_BYTES, 40 * 16_000)  # the only one that is incomplete
     await turns()
     assert not server.calls[2].state >= CallState.ENDED
 
@@ -590,9 +585,7 @@ async def test_stream_counts_only_its_request_that_has_not_arrived_in_full(
         await turns()
     assert len(server.taken) == 4
     other = server.call("Echo")
-    server.receive(frame(DATA, 0, other, messages(bytes(MAX_BYTES))[:5]))
-    for _ in range(40):
-        server.receive(frame(DATA, 0, other, bytes(16_000)))
+    server.send_part(other, MAX_BYTES, 40 * 16_000)
     await turns()
     assert not any(call.state >= CallState.ENDED for call in server.calls)
 
@@ -631,8 +624,7 @@ async def test_call_ends_with_a_request_that_is_too_large_behind_others(server: 
     number = server.call("Yield")
     parts = messages(*[b"x"] * 100) + b"\0" + (MAX_BYTES + 1).to_bytes(4)
     server.receive(frame(DATA, 0, number, parts))
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    assert await server.code(number) is grpc.StatusCode.RESOURCE_EXHAUSTED
     await until(lambda: not len(server._handlers.tasks))
 
 
@@ -732,6 +724,5 @@ async def test_call_ends_with_a_message_that_cannot_be_decompressed(
 ) -> None:
     number = server.call(method, fields=(("grpc-encoding", "gzip"),))
     server.receive(compressed(number, bytes(MAX_BYTES + 1)))
-    _, fields = await server.answer(number)
-    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
-    assert "grpc-retry-pushback-ms" not in fields  # it would be too large again
+    assert await server.code(number) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "grpc-retry-pushback-ms" not in server._read(number)[1]  # it would be too large again
