@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.runtime.addresses import bind
 from synergai.runtime.resources import raise_descriptor_limit, retain_freed_memory
@@ -181,66 +181,50 @@ async def answering_probes(address: str | None, ready: Callable[[], bool]) -> As
     ``/livez`` is always answered by 200, so that only a process that hangs fails it. ``/readyz`` is
     answered by 503 while `ready` is false.
     """
-    loop = asyncio.get_running_loop()
-    open_probes: set[_Probe] = set()
     sockets = [] if address is None else await asyncio.to_thread(bind, address, _BACKLOG)
-    servers = [
-        await loop.create_server(lambda: _Probe(ready, open_probes), sock=each) for each in sockets
-    ]
+    async with TaskBag() as probes:
+
+        def on_probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(probes) >= _MAX_CONNECTIONS:
+                writer.close()
+            else:
+                probes.start(_answer_probe(reader, writer, ready))
+
+        servers = [
+            await asyncio.start_server(on_probe, sock=each, limit=_MAX_HEAD_BYTES)
+            for each in sockets
+        ]
+        try:
+            yield
+        finally:
+            for server in servers:
+                server.close()
+
+
+async def _answer_probe(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: Callable[[], bool]
+) -> None:
     try:
-        yield
+        async with asyncio.timeout(_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(_answer(head, is_ready=ready()))
+    except (OSError, EOFError, asyncio.LimitOverrunError):
+        pass  # it was no probe, has gone, or took too long
     finally:
-        for server in servers:
-            server.close()
-        for probe in tuple(open_probes):
-            probe.close()
+        writer.close()
 
 
-class _Probe(asyncio.Protocol):
-    """A connection with one request."""
-
-    _transport: asyncio.Transport
-    _timeout: asyncio.TimerHandle
-
-    def __init__(self, ready: Callable[[], bool], open_probes: set[_Probe]) -> None:
-        self._ready = ready
-        self._open_probes = open_probes
-        self._head = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        self._timeout = asyncio.get_running_loop().call_later(_TIMEOUT_S, self.close)
-        self._open_probes.add(self)
-        if len(self._open_probes) > _MAX_CONNECTIONS:
-            self.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._head += data
-        if b"\r\n\r\n" in self._head:
-            self._transport.write(self._answer())
-            self._transport.close()
-        elif len(self._head) > _MAX_HEAD_BYTES:
-            self.close()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._timeout.cancel()
-        self._open_probes.discard(self)
-
-    def close(self) -> None:
-        """Close the connection at once."""
-        self._transport.abort()
-
-    def _answer(self) -> bytes:
-        match self._head.split(b" ", 2)[1:2]:
-            case [b"/livez"]:
-                status, text = "200 OK", "alive\n"
-            case [b"/readyz"] if self._ready():
-                status, text = "200 OK", "ready\n"
-            case [b"/readyz"]:
-                status, text = "503 Service Unavailable", "not ready\n"
-            case _:
-                status, text = "404 Not Found", "ask for /livez or /readyz\n"
-        return (
-            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
-            f"Connection: close\r\n\r\n{text}"
-        ).encode()
+def _answer(head: bytes, *, is_ready: bool) -> bytes:
+    match head.split(b" ", 2)[1:2]:
+        case [b"/livez"]:
+            status, text = "200 OK", "alive\n"
+        case [b"/readyz"] if is_ready:
+            status, text = "200 OK", "ready\n"
+        case [b"/readyz"]:
+            status, text = "503 Service Unavailable", "not ready\n"
+        case _:
+            status, text = "404 Not Found", "ask for /livez or /readyz\n"
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+        f"Connection: close\r\n\r\n{text}"
+    ).encode()
