@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
 from synergai.client.fleet_operations import FleetOperations
@@ -34,9 +35,9 @@ from synergai.client.requests import (
     output_names,
     request_builder,
 )
-from synergai.client.streaming import InferResult, iterate, parse_response, stream_queries
+from synergai.client.streaming import InferResult, answer_all, iterate, parse_response
 from synergai.domain import JobId
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, SynergaiError
 from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_spec_to_proto, job_status_from_proto
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
     from synergai.jobs import JobSpec, JobState, JobStatus
-    from synergai.oip import inference_pb2
 
 
 class Client(FleetOperations):
@@ -109,7 +109,7 @@ class Client(FleetOperations):
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        timeout = normalize_deadline(options.pop("deadline", None))
+        timeout = normalize_deadline(options.get("deadline"))
         began = time.monotonic()
         build_request = request_builder(engine, **options)
         method = self._channel.oip.ModelInfer  # raises NotSupported before the request is built
@@ -131,36 +131,38 @@ class Client(FleetOperations):
         window: int = 16,
         **options: Unpack[QueryOptions],
     ) -> AsyncGenerator[InferResult, None]:
-        """Run many queries over one call and yield their results in the order of `inputs`.
+        """Run many queries concurrently and yield their results in the order of `inputs`.
 
         A query that fails has its error in its own result, and the others are answered:
         ``result["name"]`` raises the error, and ``result.error`` is it. What `inputs` itself raises
         is raised here, after the results of the inputs before it.
 
-        To end the call when leaving the loop early, wrap it in ``contextlib.aclosing``, or that of
-        a `SyncClient` in ``contextlib.closing``.
+        To end the queries when leaving the loop early, wrap it in ``contextlib.aclosing``, or that
+        of a `SyncClient` in ``contextlib.closing``.
 
         Args:
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             window: maximum number of queries in flight.
-            options: of each query, as for `infer`; the deadline is that of each query, from its
-                arrival at the gateway.
+            options: of each query, as for `infer`.
         """
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
-        build_request = request_builder(engine, **options)
+        channel = self._channel
+        channel.ensure_open()
+        request_builder(engine, **options)  # raises for options that are not valid
+        _ = channel.oip  # raises NotSupported
 
-        async def make_request(item: Inputs) -> inference_pb2.ModelInferRequest:
-            return build_request(await self._inputs.cast(engine, item))
+        async def answer(values: Inputs) -> InferResult:
+            try:
+                return await self.infer(engine, values, **options)
+            except SynergaiError as error:
+                if channel.closed:
+                    raise
+                return InferResult({}, error=error)
 
-        outcomes = stream_queries(self._channel, self._iterate(inputs), make_request, window)
-        try:
-            async for outcome in outcomes:
-                if isinstance(outcome.error, InvalidInput):
-                    self._inputs.forget(engine)
-                yield outcome
-        finally:
-            await outcomes.aclose()
+        async with aclosing(answer_all(self._iterate(inputs), answer, window)) as results:
+            async for result in results:
+                yield result
 
     # --- jobs ---------------------------------------------------------------------------
 

@@ -46,11 +46,6 @@ def normalize_deadline(seconds: float | None) -> float | None:
     return seconds
 
 
-def to_microseconds(seconds: float) -> int:
-    """Return `seconds` as the protocol's parameter ``timeout``, in which 0 means no timeout."""
-    return max(1, round(seconds * 1e6))
-
-
 class InputConverter:
     """Converts values to the arrays that engines take, by descriptions that `fetch` returns once.
 
@@ -166,14 +161,12 @@ def request_builder(
     """Return a function that makes a request from a query's inputs; see `QueryOptions`."""
     name, _, version = engine.partition("/")
     outputs = output_names(outputs)
-    timeout = normalize_deadline(deadline)
+    normalize_deadline(deadline)  # which the call has
     merged: dict[str, Any] = dict(parameters or {})
     if validate_accuracy(min_accuracy, "min_accuracy"):
         merged["synergai_min_accuracy"] = float(min_accuracy)
     if priority:
         merged["priority"] = to_protocol_priority(priority)
-    if timeout is not None:
-        merged["timeout"] = to_microseconds(timeout)
 
     def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
         from synergai.wire import arrays

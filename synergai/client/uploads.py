@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import grpc
+
 from synergai.client.channel import Patience
 from synergai.client.input_sources import OtherInputs, open_source, read_messages
-from synergai.client.streaming import DuplexCall
 from synergai.client.upload_messages import InputEncoder
 from synergai.data.inventory import InputInventory
 from synergai.errors import (
@@ -27,6 +28,7 @@ from synergai.errors import (
 from synergai.runtime.tasks import TaskBag, is_being_cancelled
 from synergai.v1 import jobs_pb2
 from synergai.wire.converters import job_spec_to_proto
+from synergai.wire.writes import keep_status, write_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -63,6 +65,45 @@ class UploadProgress:
     size: int = 0
     unusable: int = 0
     new: tuple[UnusableInput, ...] = ()
+
+
+class UploadCall:
+    """A call of Upload, whose requests are written by a separate task.
+
+    Iterating over it yields the receipts, and raises the error that the call ended with, or that
+    of making a request.
+    """
+
+    def __init__(self, channel: GatewayChannel, requests: AsyncIterator[bytes]) -> None:
+        self._channel = channel
+        self._gateway = channel.gateway
+        self._call = keep_status(channel.upload())
+        self._tasks = TaskBag()
+        self._writer = self._tasks.start_awaited(write_all(self._call, requests))
+
+    async def __aiter__(self) -> AsyncIterator[jobs_pb2.UploadReceipt]:
+        """Yield the receipts; raise the error of the call, or of making a request."""
+        try:
+            async for message in self._call:
+                yield message
+        except grpc.aio.AioRpcError as failure:
+            raise self._channel.to_error(failure, self._gateway) from None
+        except asyncio.CancelledError as cancellation:
+            self._check_writer()
+            raise self._channel.cancellation_cause(cancellation) from None
+        self._check_writer()
+
+    async def close(self) -> None:
+        """Cancel the call and wait for its writer to end."""
+        self._writer.cancel()
+        self._call.cancel()
+        await self._tasks.wait()
+        # A call keeps its connection open while something refers to it, such as a task's traceback.
+        del self._call, self._writer
+
+    def _check_writer(self) -> None:
+        if self._writer.done() and not self._writer.cancelled():
+            self._writer.result()
 
 
 class Upload:
@@ -134,7 +175,7 @@ class Upload:
     async def _send(self) -> None:
         self._channel.ensure_open()
         self._changed.clear()
-        call = DuplexCall(self._channel, self._channel.upload(), self._requests())
+        call = UploadCall(self._channel, self._requests())
         try:
             async for receipt in call:
                 self._acknowledge(receipt)

@@ -134,22 +134,6 @@ def stream_error(
     )
 
 
-def error_from_stream(
-    response: inference_pb2.ModelStreamInferResponse,
-) -> errors.SynergaiError:
-    """Return the domain error for a failed response in a stream.
-
-    Other servers omit `STATUS_PARAMETER`; their errors become plain `SynergaiError`.
-    """
-    status = response.infer_response.parameters.get(STATUS_PARAMETER)
-    name = status.string_param if status else ""
-    code = grpc.StatusCode.__members__.get(name, grpc.StatusCode.UNKNOWN)
-    error = error_from_status(code, response.error_message)
-    if request_id := response.infer_response.parameters.get(REQUEST_ID):
-        error.request_id = request_id.string_param
-    return error
-
-
 _UNREACHABLE: Final = re.compile(
     r"^failed to connect to all addresses.*: ([^:]+)$|^errors resolving .*: ([^:\]]+)\]?$",
     re.DOTALL,

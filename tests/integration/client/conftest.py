@@ -30,11 +30,9 @@ from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.job_inputs import chain_digest
 from synergai.wire.server_call import ServerCall
-from synergai.wire.status import stream_error
 from tests.grpc_servers import new_server
 from tests.inference_messages import build_response, read_inputs
 
-Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | errors.SynergaiError | None]
 WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
 
 ENGINES = ("identity", "wide", "broken", "stuck")
@@ -48,7 +46,7 @@ class FakeGateway:
 
     Attributes:
         unavailable: number of upcoming calls and queries to fail as UNAVAILABLE.
-        backwards: streams answer in batches of this size, the last query first.
+        backwards: queries are answered in batches of this size, the last one first.
         requests: all inference requests received.
         infer_within: seconds that unary inference calls wait at most; None for no limit.
         unloaded: names of the unloaded engines.
@@ -64,6 +62,7 @@ class FakeGateway:
     def __init__(self, grpc_server: str = "native") -> None:
         self.unavailable = 0
         self.backwards = 1
+        self._held: list[asyncio.Event] = []
         self.requests: list[oip.ModelInferRequest] = []
         self.version = "1"
         self.datatype = "FP32"
@@ -90,7 +89,6 @@ class FakeGateway:
                     "RepositoryModelUnload": rpc.unary(
                         self._unload, repository_pb2.RepositoryModelUnloadRequest
                     ),
-                    "ModelStreamInfer": rpc.stream(self._stream, oip.ModelInferRequest),
                 },
             ),
             grpc.method_handlers_generic_handler(
@@ -167,7 +165,18 @@ class FakeGateway:
         self, request: oip.ModelInferRequest, context: ServerCall
     ) -> oip.ModelInferResponse:
         self.infer_within.append(context.time_remaining())
-        return await self._infer(request)
+        response = await self._infer(request)
+        if self.backwards > 1:
+            await self._wait_for_later_ones()
+        return response
+
+    async def _wait_for_later_ones(self) -> None:
+        self._held.append(held := asyncio.Event())
+        if len(self._held) == self.backwards:
+            for each in reversed(self._held):
+                each.set()
+            self._held.clear()
+        await held.wait()
 
     async def _infer(self, request: oip.ModelInferRequest) -> oip.ModelInferResponse:
         self._maybe_unavailable()
@@ -200,52 +209,6 @@ class FakeGateway:
             await asyncio.Event().wait()
         finally:
             self.stalled -= 1
-
-    async def _stream(
-        self, requests: AsyncIterator[oip.ModelInferRequest], _: object
-    ) -> AsyncGenerator[oip.ModelStreamInferResponse, None]:
-        answers: Answers = asyncio.Queue()
-        in_flight: set[asyncio.Task[None]] = set()
-        reader = asyncio.create_task(self._read(requests, answers, in_flight))
-        try:
-            while (answer := await answers.get()) is not None:
-                if isinstance(answer, errors.SynergaiError):
-                    raise answer
-                yield answer
-        finally:
-            for task in (reader, *in_flight):
-                task.cancel()
-            await asyncio.wait([reader, *in_flight])
-
-    async def _read(
-        self,
-        requests: AsyncIterator[oip.ModelInferRequest],
-        answers: Answers,
-        in_flight: set[asyncio.Task[None]],
-    ) -> None:
-        """Answer the requests in batches of `backwards`, the last one first."""
-        batch: list[oip.ModelInferRequest] = []
-
-        def begin() -> None:
-            for request in reversed(batch):
-                in_flight.add(asyncio.create_task(self._answer(request, answers)))
-            batch.clear()
-
-        async for request in requests:
-            batch.append(request)
-            if len(batch) == self.backwards:
-                begin()
-        begin()
-        if in_flight:
-            await asyncio.wait(in_flight)
-        answers.put_nowait(None)
-
-    async def _answer(self, request: oip.ModelInferRequest, answers: Answers) -> None:
-        try:
-            response = await self._infer(request)
-            answers.put_nowait(oip.ModelStreamInferResponse(infer_response=response))
-        except errors.SynergaiError as error:
-            answers.put_nowait(stream_error(error, request.id))
 
     async def _submit(self, request: jobs_pb2.SubmitRequest, _: object) -> jobs_pb2.Job:
         self.submissions.append(request.idempotency_key)

@@ -33,7 +33,6 @@ async def main():
         for call in (
             client.infer("engine", inputs),
             client.infer("engine", {"x": [1.0]}),
-            anext(client.stream("engine", [inputs])),
             client.submit("engine", queries=1),
             client.job("id").status(),
             client.workers(),

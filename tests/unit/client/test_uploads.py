@@ -18,7 +18,7 @@ from synergai.client.upload_messages import UploadMessage
 from synergai.client.uploads import Upload
 from synergai.errors import InternalError, SynergaiError, Unavailable
 from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
-from tests.unit.client.test_multiplexer import INPUT_ERRORS
+from tests.unit.client.test_answers import INPUT_ERRORS
 
 NO_DELAYS = (0.0,) * 1000
 
