@@ -63,13 +63,7 @@ class HostLoads:
         except TimeoutError:
             # Without the engine's name: faults are shown next to it.
             raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
-        match message:
-            case Ready():
-                return message
-            case LoadFailed():
-                raise message.error()
-            case _:
-                raise EngineUnusable(f"unexpected first message from the host: {message}")
+        return _loaded(message)
 
     async def load(self, variant: str, timeout_s: float) -> Ready:
         """Load a further variant; see `HostProcess.load_variant`."""
@@ -81,11 +75,7 @@ class HostLoads:
             error = LoadHung if self.loading == variant else Unavailable
             self._kill(f"did not load {what} in time, and was killed")
             raise error(f"{what} was not loaded within {timeout_s:g} s") from None
-        if isinstance(message, Ready):
-            return message
-        if isinstance(message, LoadFailed):
-            raise message.error()
-        raise EngineUnusable(f"unexpected answer from the host: {message}")
+        return _loaded(message)
 
     def unload(self, variant: str) -> asyncio.Future[Message]:
         """Free a variant without orders in flight; return the answer to come."""
@@ -131,3 +121,12 @@ class HostLoads:
                 answer.set_exception(error if variant == self.loading else Unavailable(reason))
         if not self._first.done():
             self._first.set_exception(error)
+
+
+def _loaded(message: Message) -> Ready:
+    """Return the message that a load has ended, or raise why it failed."""
+    if isinstance(message, Ready):
+        return message
+    if isinstance(message, LoadFailed):
+        raise message.error()
+    raise EngineUnusable(f"unexpected answer from the host: {message}")

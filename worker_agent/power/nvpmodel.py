@@ -173,7 +173,7 @@ class NvpmodelController:
         model = self._board.models.get(number)
         if model is None or model.name != name:
             return Reading("", f"nvpmodel reports mode {number} {name}, which is not in {CONF}")
-        if wrong := _mismatches(self._files, self._board, model):
+        if wrong := [*_cores(self._files, model), *_values(self._files, self._board, model)]:
             return Reading("", f"nvpmodel reports {name}, but {'; '.join(wrong)}")
         return Reading(name)
 
@@ -263,16 +263,8 @@ def _needs_reboot(model: PowerModel, in_force: int) -> str:
     )
 
 
-def _mismatches(files: MachineFiles, board: BoardModes, model: PowerModel) -> list[str]:
-    """Describe where the board differs from `model`; return an empty list if it matches.
-
-    Files that do not exist in this kernel or that only root can read are skipped, except that
-    the online cores must be readable, and the CPU clock if the mode sets it.
-    """
-    return [*_cores(files, model), *_values(files, board, model)]
-
-
 def _cores(files: MachineFiles, model: PowerModel) -> Iterator[str]:
+    """Yield where the online cores, which must be readable, differ from `model`."""
     try:
         online = parse_cpus(files.read(_ONLINE))
     except (OSError, ValueError):
@@ -284,6 +276,11 @@ def _cores(files: MachineFiles, model: PowerModel) -> Iterator[str]:
 
 
 def _values(files: MachineFiles, board: BoardModes, model: PowerModel) -> Iterator[str]:
+    """Yield where values differ from `model`.
+
+    Files that do not exist in this kernel or that only root can read are skipped, except that the
+    CPU clock must be readable if the mode sets it.
+    """
     clocks = [each for each in model.settings if _is_cpu_clock(each, board)]
     clock_seen = not clocks
     for setting in model.settings:

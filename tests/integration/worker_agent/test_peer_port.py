@@ -150,14 +150,6 @@ async def test_stranger_gets_nothing(holder: Holder, data: bytes) -> None:
     assert has_tensor(await holder.pull(pull))
 
 
-async def test_token_is_worth_nothing_once_its_tensors_are_dropped(holder: Holder) -> None:
-    old, other = holder.hold(), holder.hold()
-    holder.exchange.held.drop(old.token)
-    frame = b"\x20\0\0\0" + old.token.encode()
-    assert await read_all(holder.exchange.port, frame) == b""
-    assert has_tensor(await holder.pull(other))
-
-
 async def test_idle_strangers_do_not_lock_agents_out(holder: Holder) -> None:
     idle = [
         await asyncio.open_connection("127.0.0.1", holder.exchange.port)

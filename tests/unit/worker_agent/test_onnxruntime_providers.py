@@ -101,12 +101,6 @@ def load(
     return backend.OnnxRuntimeBackend(SimpleNamespace(name="model.onnx"), 1, choice)  # type: ignore[arg-type]  # only the name is used
 
 
-def fault(monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA") -> str:
-    with pytest.raises((EngineUnusable, OutOfMemory)) as caught:
-        load(monkeypatch, runtime, kind)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("kind", ["CUDA", "TensorRT"])
 def test_cuda_of_python_packages_is_loaded_before_the_session(
     monkeypatch: pytest.MonkeyPatch, kind: str
@@ -122,38 +116,37 @@ def test_cuda_of_python_packages_is_loaded_before_the_session(
     assert loaded_before == [0]
 
 
-def test_missing_library_falls_back_silently_which_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("kind", "runtime", "message"),
+    [
+        (
+            "CUDA",
+            FakeRuntime(working=()),
+            "does not use CUDA on device 0, but fell back to CPUExecutionProvider",
+        ),
+        (
+            "TensorRT",
+            FakeRuntime(working=(CUDA,)),
+            "TensorRT on device 0, but fell back to CUDAExecutionProvider, CPUExecutionProvider",
+        ),
+        (
+            "CUDA",
+            FakeRuntime(load_error="CUDA failure 101: invalid device ordinal ; GPU=7 ; host=b"),
+            "model.onnx with CUDA on device 0: CUDA failure 101: invalid device ordinal",
+        ),
+        ("CUDA", FakeRuntime(nodes={CPU: 12}), "runs none of the 12 nodes of the model"),
+    ],
+    ids=["missing library", "missing library of one of two", "wrong device", "no node"],
+)
+def test_session_that_does_not_use_its_provider_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, kind: str, runtime: FakeRuntime, message: str
 ) -> None:
-    assert fault(monkeypatch, FakeRuntime(working=())) == (
-        "ONNX Runtime does not use CUDA on device 0, but fell back to CPUExecutionProvider"
-    )
-
-
-def test_fallback_to_another_provider_of_the_list_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert fault(monkeypatch, FakeRuntime(working=(CUDA,)), "TensorRT") == (
-        "ONNX Runtime does not use TensorRT on device 0, but fell back to CUDAExecutionProvider, "
-        "CPUExecutionProvider"
-    )
-
-
-def test_wrong_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "CUDA failure 101: invalid device ordinal ; GPU=7 ; hostname=board"
-    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
-        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
-        "CUDA failure 101: invalid device ordinal"
-    )
+    with pytest.raises(EngineUnusable) as caught:
+        load(monkeypatch, runtime, kind)
+    assert str(caught.value).endswith(message)
 
 
 def test_device_that_runs_out_of_memory_later_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(monkeypatch, FakeRuntime(run_error="CUDA failure 2: out of memory"))
     with pytest.raises(OutOfMemory, match="CUDA failure 2: out of memory"):
         loaded.run({"x": np.zeros(1, np.float32)}, ["x"])
-
-
-def test_provider_that_runs_no_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fault(monkeypatch, FakeRuntime(nodes={CPU: 12})) == (
-        "CUDA on device 0 runs none of the 12 nodes of the model"
-    )

@@ -40,29 +40,36 @@ def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
     assert runner.is_idle
 
 
+LARGE_VARIANT, SMALL_VARIANT = (
+    Session(EngineName("digits"), Configuration(1, variant=variant)) for variant in ("l", "s")
+)
+
+
+@pytest.fixture
+def shared(hosts: FakeHosts) -> FakeHost:
+    """The host of two resident variants."""
+    host = FakeHost()
+    hosts.hosts |= {LARGE_VARIANT: host, SMALL_VARIANT: host}
+    return host
+
+
 def test_resident_variants_of_an_engine_are_fed_without_waiting(
-    runner: Runner, hosts: FakeHosts
+    runner: Runner, shared: FakeHost
 ) -> None:
-    shared = FakeHost()
-    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
-    hosts.hosts |= {large: shared, small: shared}
-    for session in (large, small, large):
+    for session in (LARGE_VARIANT, SMALL_VARIANT, LARGE_VARIANT):
         add(runner, session, queries=1)
     assert [run.variant for run in shared.runs.values()] == ["l", "s", "l"]
 
 
 async def test_variant_that_was_unloaded_meanwhile_is_loaded_again(
-    runner: Runner, hosts: FakeHosts
+    runner: Runner, hosts: FakeHosts, shared: FakeHost
 ) -> None:
-    shared = FakeHost()
-    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
-    hosts.hosts |= {large: shared, small: shared}
-    add(runner, large, queries=1)
+    add(runner, LARGE_VARIANT, queries=1)
     shared.end(1)
-    del hosts.hosts[large]  # its host goes on with the other variant
-    add(runner, large, queries=1)
+    del hosts.hosts[LARGE_VARIANT]  # its host goes on with the other variant
+    add(runner, LARGE_VARIANT, queries=1)
     assert not shared.runs
-    assert set(hosts.loads) == {large}
+    assert set(hosts.loads) == {LARGE_VARIANT}
 
 
 def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:
