@@ -59,6 +59,7 @@ class Catalogue:
 
     Attributes:
         stages: the stages of engines, and the chains that they make up.
+        unloaded: engines that are out of service until they are loaded.
         too_large: engines that no worker can run, some of them for want of memory.
         on_service_changed: called with each engine that becomes known, or whose workers change.
         deploys: returns whether the gateway deploys an engine in stages, or is about to.
@@ -87,7 +88,7 @@ class Catalogue:
         self._model = model
         self._worker_wait_s = worker_wait_s
         self._usable: dict[EngineName, Engine] = {}
-        self._unloaded = set(unloaded)
+        self.unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
         self.stages = StageChains(self._in_service)
         self.too_large: set[EngineName] = set()
@@ -99,7 +100,7 @@ class Catalogue:
         if engine is not None:
             self._on_asked(engine.name)
             return engine
-        if name in self._unloaded:
+        if name in self.unloaded:
             raise EngineUnloaded(name)
         return self.find_usable(name)
 
@@ -109,7 +110,7 @@ class Catalogue:
 
     def is_staged(self, engine: EngineName) -> bool:
         """Return whether an engine that no worker has whole accepts requests in stages."""
-        return engine not in self._unloaded and bool(self.stages.fewest(engine))
+        return engine not in self.unloaded and bool(self.stages.fewest(engine))
 
     def answers(self, engine: EngineName) -> bool:
         """Return whether an engine accepts requests, whole or in stages."""
@@ -125,12 +126,12 @@ class Catalogue:
         There are none while it is unloaded, or while workers have it whole and cannot run it. That
         does not matter if the store has the model: it may be too large for each of them.
         """
-        closed = self._closes_stages(engine) or engine in self._unloaded
+        closed = self._closes_stages(engine) or engine in self.unloaded
         return () if closed else self.stages.alternatives(engine)
 
     def early_stages(self, engine: EngineName) -> tuple[Engine, ...]:
         """Return the first stages of an engine with early exits, unless it is unloaded."""
-        return () if engine in self._unloaded else self.stages.early(engine)
+        return () if engine in self.unloaded else self.stages.early(engine)
 
     def whole(self, engine: EngineName) -> Engine | None:
         """Return an engine if a connected worker can run it whole, unloaded or not."""
@@ -147,7 +148,7 @@ class Catalogue:
     def is_relied_on(self, engine: EngineName) -> bool:
         """Return whether clients have asked for an engine that a connected worker has."""
         offers = self._offers.get(engine)
-        usable = engine not in self._unloaded and not self.is_faulty(engine)
+        usable = engine not in self.unloaded and not self.is_faulty(engine)
         return offers is not None and offers.committed and bool(offers.by_worker) and usable
 
     def has_same_tensors(self, engine: EngineName, other: EngineName) -> bool:
@@ -277,7 +278,7 @@ class Catalogue:
         """
         if len(self._known) <= MAX_ABSENT:
             return []
-        kept = self._offers.keys() | self._unloaded
+        kept = self._offers.keys() | self.unloaded
         absent = (name for name in self._known if name not in kept)
         forgotten = list(islice(absent, MAX_ABSENT, None))
         for name in forgotten:
@@ -292,23 +293,19 @@ class Catalogue:
         """Return the names of the engines that accept requests, sorted."""
         return iter(sorted(self._in_service, key=by_version))
 
-    @property
-    def unloaded(self) -> Set[EngineName]:
-        return self._unloaded
-
     def unload(self, name: str) -> EngineName:
         """Take an engine out of service until `load`; return its name."""
         if name not in self._known:
             raise self.not_found(name)
         engine = EngineName(name)
-        self._unloaded.add(engine)
+        self.unloaded.add(engine)
         self.stages.changed(engine)
         self._in_service.pop(engine, None)
         self.on_service_changed(engine)
         return engine
 
     def load(self, name: EngineName) -> None:
-        self._unloaded.discard(name)
+        self.unloaded.discard(name)
         self.stages.changed(name)
         if name in self._usable:
             self._in_service[name] = self._usable[name]
@@ -370,7 +367,7 @@ class Catalogue:
         The caller removes the record of it. An unloaded engine stays, since it may be loaded again.
         """
         offers = self.offers_of(engine)
-        if (offers and not self.is_faulty(engine)) or engine in self._unloaded:
+        if (offers and not self.is_faulty(engine)) or engine in self.unloaded:
             return False
         for worker_id in list(offers):
             self.withdraw(worker_id, engine)
@@ -421,5 +418,5 @@ class Catalogue:
         self._usable[name] = engine
         if engine.stage_of:
             self.stages.add(name)
-        if name not in self._unloaded:
+        if name not in self.unloaded:
             self._in_service[name] = engine

@@ -117,11 +117,6 @@ class DataStore:
     def count(self, tenant: str, kind: Kind) -> int:
         return self._used(tenant, kind).logs
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all logs."""
-        return sum(usage.bytes for usage in self._usage.values())
-
     def stored(self) -> dict[DataKey, Stored]:
         return dict(self._stored)
 

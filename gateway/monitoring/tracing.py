@@ -75,7 +75,7 @@ class Tracing:
             raise InvalidInput(
                 f"--traces needs {error.name}, which is not installed; {pip_install('tracing')}"
             ) from None
-        self._api, self._share, self._clock = trace, share, clock
+        self._api, self._share, self.clock = trace, share, clock
         resource = Resource.create({"service.name": "synergai-gateway"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(endpoint, insecure=not endpoint.startswith("https:"))
@@ -119,7 +119,7 @@ class Tracing:
         error: SynergaiError | None = None,
         kind: str = "INTERNAL",
     ) -> Span:
-        begin_ns, end_ns = (round(1e9 * self._clock.to_unix(each)) for each in times)
+        begin_ns, end_ns = (round(1e9 * self.clock.to_unix(each)) for each in times)
         span = self._tracer.start_span(
             name,
             context,
@@ -137,9 +137,6 @@ class Tracing:
         """Return the context in which a span has children."""
         return self._api.set_span_in_context(span)
 
-    def now(self) -> float:
-        return self._clock.now()
-
 
 class Trace:
     """The trace of one request that is sampled."""
@@ -150,7 +147,7 @@ class Trace:
         self._tracing, self._context = tracing, context
 
     def refuse(self, engine: str, request_id: str, error: SynergaiError) -> None:
-        now = self._tracing.now()
+        now = self._tracing.clock.now()
         attributes = {
             "synergai.engine": engine[:_MAX_NAME],
             "synergai.request_id": request_id,

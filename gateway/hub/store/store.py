@@ -87,7 +87,7 @@ class EngineStore:
     ) -> None:
         self._confirm = confirm
         self._storage = Storage(files, location, remembered)
-        self._versions: dict[tuple[str, int], StoredVersion] = {}
+        self.versions: dict[tuple[str, int], StoredVersion] = {}
         self._by_engine: dict[str, set[int]] = {}
         self._content: dict[str, int] = {}
         self._threads = Threads(_THREADS, "store", location)
@@ -97,10 +97,6 @@ class EngineStore:
         self._followers: list[Callable[[], object]] = []
         self.fault = ""
         self.loaded = False
-
-    @property
-    def versions(self) -> Mapping[tuple[str, int], StoredVersion]:
-        return self._versions
 
     @property
     def used_bytes(self) -> int:
@@ -131,7 +127,7 @@ class EngineStore:
     def of(self, engine: EngineName) -> StoredVersion | None:
         """Return the version that an engine of a worker is called like; None if there is none."""
         name, version = split_version(engine)
-        return self._versions.get((name, int(version)))
+        return self.versions.get((name, int(version)))
 
     def model_of(self, engine: EngineName) -> str:
         """Return the digest of the model of a version; empty if the store does not have it."""
@@ -146,7 +142,7 @@ class EngineStore:
         return {stored.model_sha256, *stored.manifest.contents}
 
     def engines(self) -> list[EngineName]:
-        return [versioned(engine, str(version)) for engine, version in self._versions]
+        return [versioned(engine, str(version)) for engine, version in self.versions]
 
     def versions_of(self, engine: str) -> Collection[int]:
         """Return the versions of an engine that were pushed."""
@@ -161,7 +157,7 @@ class EngineStore:
         """Read the versions, and remove content that none of them has."""
         async with self._changes:
             versions, content = await self._call(self._storage.load)
-            self._versions, self._content = versions, content
+            self.versions, self._content = versions, content
             await self._collect()
             self.loaded = True
         _log.info(
@@ -264,7 +260,7 @@ class EngineStore:
                 pushed_by=caller.name,
             )
             await self._call(partial(self._storage.write_record, stored))
-            self._versions[engine, version] = stored
+            self.versions[engine, version] = stored
             await self._pushes.remove(pushed)
             await self._collect()
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
@@ -291,7 +287,7 @@ class EngineStore:
             await self._confirm()
             self.get(engine, version)
             await self._call(partial(self._storage.remove_record, engine, version))
-            del self._versions[engine, version]
+            del self.versions[engine, version]
             before = self.used_bytes
             await self._collect()
             freed = before - self.used_bytes
@@ -303,7 +299,7 @@ class EngineStore:
 
     def get(self, engine: str, version: int) -> StoredVersion:
         self._check_loaded()
-        stored = self._versions.get((engine, version))
+        stored = self.versions.get((engine, version))
         if stored is None:
             raise NotFound(f"the store has no version {version} of {engine!r}")
         return stored
@@ -326,14 +322,14 @@ class EngineStore:
 
     def _pushed(self, engine: str, version: int) -> StoredVersion | None:
         """Return a version unless it is a copy from a worker, which gives way to what is pushed."""
-        stored = self._versions.get((engine, version))
+        stored = self.versions.get((engine, version))
         return None if stored is None or stored.source else stored
 
     def _readable(self, caller: Caller) -> dict[str, int]:
         """Return the sizes of the content that a caller could place on a worker, by SHA-256."""
         return {
             sha256: self._content[sha256]
-            for stored in self._versions.values()
+            for stored in self.versions.values()
             if caller.may(Role.OPERATE, engine=stored.engine)
             for sha256 in stored.manifest.contents
             if sha256 in self._content
@@ -351,14 +347,14 @@ class EngineStore:
             return stored
         stored = replace(stored, placement=placement, pushed_by=owner)
         await self._call(partial(self._storage.write_record, stored))
-        self._versions[stored.engine, stored.version] = stored
+        self.versions[stored.engine, stored.version] = stored
         self._changed()
         return stored
 
     async def _collect(self) -> None:
         """Remove content that no version has; what cannot be removed is tried again later."""
-        used = {stored.digest for stored in self._versions.values()}
-        for stored in self._versions.values():
+        used = {stored.digest for stored in self.versions.values()}
+        for stored in self.versions.values():
             used |= stored.manifest.contents.keys()
         for sha256 in self._content.keys() - used:
             try:
@@ -370,7 +366,7 @@ class EngineStore:
 
     def _changed(self) -> None:
         self._by_engine = defaultdict(set)
-        for (engine, version), stored in self._versions.items():
+        for (engine, version), stored in self.versions.items():
             if not stored.source:
                 self._by_engine[engine].add(version)
         for on_change in self._followers:

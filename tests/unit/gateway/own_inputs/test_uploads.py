@@ -289,7 +289,7 @@ async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness
     await harness.jobs.close()
     assert await sweep(900.0) == {"up", status.id}
     assert await sweep(1100.0) == set()
-    assert harness.store.bytes == 0
+    assert harness.store.bytes_of("") == 0
     with pytest.raises(NotFound, match="no longer kept"):
         await harness.read(status.id)
 
