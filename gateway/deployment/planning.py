@@ -52,6 +52,8 @@ _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
 """Memory that is planned with, of what a stage would take that could not be loaded."""
+_SMALLER_BYTES: Final = 25_000_000
+"""How much less that is at least: hosts were measured that took so much more than planned."""
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
 nothing: the time of a stage, the speed of a link, or how much longer others take on a worker
@@ -157,7 +159,7 @@ class Planning:
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
         """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
-        limit = int(_SMALLER * failed_bytes)
+        limit = int(min(_SMALLER * failed_bytes, failed_bytes - _SMALLER_BYTES))
         instance, known = self._limits.get(worker.id, (worker.instance, limit))
         if instance == worker.instance:  # of several that failed, the smallest counts
             limit = min(limit, known)

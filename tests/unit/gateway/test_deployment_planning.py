@@ -245,7 +245,7 @@ async def test_worker_has_less_memory_than_it_says_until_its_agent_starts_again(
     world.planning.limit(worker, 150_000_000)
     world.planning.limit(worker, 200_000_000)  # as another engine did
     assert await world.look(10) == 2
-    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [142.5, 240]
+    assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [125, 240]
     worker.instance = "two"
     assert await world.look(10) == 3
     assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [240, 240]
