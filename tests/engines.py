@@ -1,6 +1,8 @@
 from typing import Any
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from msgspec.structs import replace
+
+from synergai.domain import Engine, EngineName, Exit, TensorSpec
 from synergai.names import stage_name
 
 Tensors = tuple[TensorSpec, ...]
@@ -26,3 +28,16 @@ def new_stage(first: int, last: int, **fields: Any) -> Engine:
     usual: dict[str, Any] = dict(zip(("inputs", "outputs"), tensors, strict=True))
     usual |= {"name": stage_name("net", first, last), "stage_of": "a" * 64, "stage_end": 9}
     return new_engine(**{**usual, **fields})
+
+
+def new_whole(**fields: Any) -> Engine:
+    """Return ``net`` whole."""
+    usual = {"name": "net", "stage_of": "", "stage_end": 0, "digest": "a" * 64}
+    return new_stage(0, 9, **{**usual, **fields})
+
+
+def with_exit(stage: Engine, rate: float = 0.0, accuracy: float = 0.95, **fields: Any) -> Engine:
+    """Return a stage at whose end a share of the queries leaves, with the answer ``t9``."""
+    exit_ = Exit(output="t9", threshold=0.9, rate=rate, accuracy=accuracy, whole_accuracy=0.96)
+    outputs = (TensorSpec("t9", "FP32", (1, 4)), *stage.outputs)
+    return replace(stage, exit=exit_, outputs=outputs, **fields)

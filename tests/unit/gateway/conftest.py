@@ -60,6 +60,11 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
     )
 
 
+def raw_request(message: oip.ModelInferRequest) -> RawRequest[RequestHeader]:
+    data = message.SerializeToString()
+    return RawRequest(data, parse_header(data))
+
+
 async def load_nothing(engine: EngineName, on: Collection[str]) -> None:
     """Load an engine; no worker takes notice."""
 
@@ -144,8 +149,7 @@ class GatewayHarness:
         usual: RequestFields = {"model_name": ECHO, "raw_input_contents": [b"\0" * 4]}
         message = oip.ModelInferRequest(**(usual | fields))
         message.inputs.add(name="x", datatype="FP32", shape=[1])
-        data = message.SerializeToString()
-        return self.begin(RawRequest(data, parse_header(data)), budget_s, caller)
+        return self.begin(raw_request(message), budget_s, caller)
 
     def begin(
         self,

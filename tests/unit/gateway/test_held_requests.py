@@ -25,8 +25,9 @@ from synergai.names import versioned
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest
 from synergai.runtime.clock import Clock
 from synergai.wire.parameters import tenant_from_metadata
-from synergai.wire.request_codec import RequestDecoder, RequestHeader
+from synergai.wire.request_codec import RequestHeader
 from synergai.wire.rpc import RawRequest
+from tests.unit.gateway.conftest import raw_request
 from tests.waiting import turns
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ class Harness:
         message = ModelInferRequest(model_name="echo")
         if timeout_us:
             message.parameters["timeout"].int64_param = timeout_us
-        data = message.SerializeToString()
-        return RawRequest(data, RequestDecoder().parse(data))
+        return raw_request(message)
 
 
 @pytest.fixture

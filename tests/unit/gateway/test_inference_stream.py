@@ -15,10 +15,10 @@ from synergai.errors import EngineNotFound, InvalidInput
 from synergai.oip import inference_pb2 as oip
 from synergai.wire.memory_bounds import COUNTED_BYTES, UnreadResponses
 from synergai.wire.parameters import WINDOW_METADATA
-from synergai.wire.request_codec import RequestHeader, parse_header
+from synergai.wire.request_codec import RequestHeader
 from synergai.wire.rpc import Malformed, RawRequest
 from tests.message_fields import cancel_request
-from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness, raw_request
 from tests.waiting import turns
 
 
@@ -58,11 +58,6 @@ class FakeCalls:
         return self.requests[-1]
 
 
-def a_message(message: oip.ModelInferRequest) -> RawRequest[RequestHeader]:
-    data = message.SerializeToString()
-    return RawRequest(data, parse_header(data))
-
-
 def requests(*ids: str) -> list[oip.ModelInferRequest]:
     return [oip.ModelInferRequest(id=each) for each in ids]
 
@@ -86,7 +81,7 @@ class Streaming:
     async def reading(self, messages: Iterable[oip.ModelInferRequest]) -> AsyncIterator[None]:
         async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
             for message in messages:
-                yield a_message(message)
+                yield raw_request(message)
 
         reader = asyncio.create_task(self.stream.read(arriving()))
         reader.add_done_callback(self.stream.on_reader_done)
@@ -121,11 +116,11 @@ async def test_unread_response_bytes_pause_reading() -> None:
     streaming = Streaming(window=4)
 
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
-        yield a_message(*requests("a"))
+        yield raw_request(*requests("a"))
         await settle()
         streaming.calls.requests[0].complete(MAX_UNREAD_BYTES)
         await settle()
-        yield a_message(*requests("b"))
+        yield raw_request(*requests("b"))
 
     reader = asyncio.create_task(streaming.stream.read(arriving()))
     for _ in range(5):

@@ -19,13 +19,14 @@ from synergai.profiles.dictionary import OBSERVED, ProfileEntry
 from synergai.wire.work_transport import SentOver
 from tests.clocks import FakeClock
 from tests.cores import new_entry
+from tests.engines import new_whole, with_exit
 from tests.unit.gateway.conftest import make_worker
 from tests.unit.gateway.test_stages import places, stage
 from tests.waiting import turns
 
 NET = EngineName("net")
 SEGMENT_S = 0.01
-WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64)
+WHOLE = new_whole()
 
 
 class Fleet:
@@ -359,8 +360,7 @@ def test_known_links_are_those_that_were_used_however_many_workers_there_are() -
 
 def early(first: int, last: int, rate: float = 0.0, accuracy: float = 0.95) -> Engine:
     """Return a stage at whose end a share of the queries leaves."""
-    exit_ = Exit(output="t9", threshold=0.9, rate=rate, accuracy=accuracy, whole_accuracy=0.96)
-    return replace(stage(first, last), exit=exit_, digest=f"{first}-{last}")
+    return with_exit(stage(first, last), rate, accuracy, digest=f"{first}-{last}")
 
 
 def test_stages_behind_an_exit_count_for_the_queries_that_continue() -> None:

@@ -19,9 +19,9 @@ from synergai.domain import EngineName, JobId
 from synergai.errors import NotFound, PermissionDenied, Unauthenticated, Unavailable
 from synergai.jobs import JobSpec
 from synergai.oip import inference_pb2 as oip
-from synergai.wire.request_codec import RequestDecoder, RequestHeader
+from synergai.wire.request_codec import RequestHeader
 from synergai.wire.rpc import RawRequest
-from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness, raw_request
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
@@ -37,8 +37,7 @@ def infer_request(engine: str = "echo", tenant: str = "") -> RawRequest[RequestH
     message.inputs.add(name="x", datatype="FP32", shape=[1])
     if tenant:
         message.parameters["synergai_tenant"].string_param = tenant
-    data = message.SerializeToString()
-    return RawRequest(data, RequestDecoder().parse(data))
+    return raw_request(message)
 
 
 async def test_request_and_job_belong_to_the_callers_tenant(harness: GatewayHarness) -> None:

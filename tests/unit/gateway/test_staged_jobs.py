@@ -23,7 +23,7 @@ from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES,
 from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Engine, EngineName, Exit, TensorSpec
+from synergai.domain import Engine, EngineName
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.oip import inference_pb2 as oip
@@ -33,7 +33,7 @@ from synergai.wire.job_inputs import split_input
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import parse_header
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
-from tests.engines import new_stage
+from tests.engines import new_stage, new_whole, with_exit
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns
 
@@ -400,13 +400,8 @@ async def test_each_stage_leaves_those_behind_it_the_time_for_a_query(tmp_path: 
 
 # --- early exits ----------------------------------------------------------------------------
 
-EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.5, accuracy=0.95, whole_accuracy=0.96)
-EARLY = replace(
-    HEAD, exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *HEAD.outputs), query_s=0.1
-)
-WHOLE = replace(
-    new_stage(0, 9), name=NET, stage_of="", stage_end=0, digest="a" * 64, samples=5, query_s=1.0
-)
+EARLY = with_exit(HEAD, 0.5, query_s=0.1)
+WHOLE = new_whole(samples=5, query_s=1.0)
 
 
 def left(*, correct: bool = True) -> bytes:

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from gateway.calls.requests import staged
 from gateway.calls.requests.held import HeldRequest
@@ -20,15 +19,13 @@ from gateway.fleet.worker import ConnectedWorker
 from gateway.journal.journal import Journal
 from synergai import errors
 from synergai.core.pipeline import HeldTensors
-from synergai.domain import Engine, EngineName, Exit, JobId, TensorSpec, WorkerId
+from synergai.domain import Engine, JobId, WorkerId
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.runtime.clock import Clock
 from synergai.wire.arrays import build_request
-from synergai.wire.request_codec import RequestDecoder
-from synergai.wire.rpc import RawRequest
 from synergai.wire.validation import DROP, EXIT, LEAVE, STAY
-from tests.engines import new_stage
-from tests.unit.gateway.conftest import GatewayHarness, make_worker
+from tests.engines import new_stage, new_whole, with_exit
+from tests.unit.gateway.conftest import GatewayHarness, make_worker, raw_request
 from tests.waiting import turns, until
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -138,10 +135,9 @@ class Harness:
 
     def begin(self, budget_s: float | None = None, **parameters: str) -> asyncio.Future[Any]:
         request = build_request("net", {"t0": DATA}, outputs=["t9"], parameters=parameters)
-        data = request.SerializeToString()
-        raw = RawRequest(data, RequestDecoder().decode(data))
         ids = RequestId(JobId("first"), "mine")
-        begun = self.staged.begin_staged(InferenceCall(UNRESTRICTED, raw, budget_s, "", ids))
+        call = InferenceCall(UNRESTRICTED, raw_request(request), budget_s, "", ids)
+        begun = self.staged.begin_staged(call)
         assert begun is not None
         self.request = begun
         return begun.result
@@ -258,17 +254,16 @@ async def test_tensors_of_a_request_that_is_cancelled_as_a_stage_answers_are_dro
 async def test_rollout_from_a_version_in_stages_gets_its_share(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     gateway = GatewayHarness(journal)
-    new = replace(new_stage(0, 9), name=EngineName("net/2"), version="2", stage_of="", stage_end=0)
+    new = new_whole(name="net/2", version="2")
     for number, engine in enumerate((*STAGES, new)):
         gateway.catalogue.update(WorkerId(f"worker-{number}"), engine)
     gateway.versions.policies["net"] = VersionPolicy(base="1", target="2", share=0.5)
     gateway.versions.set_prepared(new.name)
     staged = StagedRequests(gateway.inference, gateway.versions, gateway.admission)
-    data = build_request("net", {"t0": DATA}).SerializeToString()
+    raw = raw_request(build_request("net", {"t0": DATA}))
     begun = set()
     for _ in range(50):
         ids = RequestId(gateway.inference.new_id())
-        raw = RawRequest(data, RequestDecoder().decode(data))
         call = InferenceCall(UNRESTRICTED, raw, None, "", ids)
         request = staged.begin_staged(call) or gateway.inference.begin_request(call)
         begun.add(type(request))
@@ -354,11 +349,8 @@ async def test_request_fails_with_its_stage_unless_others_replace_it(
 
 # --- early exits ----------------------------------------------------------------------------
 
-EXIT_AT_4 = Exit(output="t9", threshold=0.9, rate=0.75, accuracy=0.95, whole_accuracy=0.96)
-EARLY = replace(
-    STAGES[0], exit=EXIT_AT_4, outputs=(TensorSpec("t9", "FP32", (1, 4)), *STAGES[0].outputs)
-)
-WHOLE = replace(new_stage(0, 9), name=EngineName("net"), stage_of="", stage_end=0, digest="a" * 64)
+EARLY = with_exit(STAGES[0], 0.75)
+WHOLE = new_whole()
 
 
 def asked(begun: Begun) -> str:
@@ -550,8 +542,7 @@ async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
 ) -> None:
     result = await harness.start()
     catalogue = harness.versions.catalogue
-    whole = new_stage(0, 9, name="net", stage_of="", stage_end=0, digest=STAGES[0].stage_of)
-    catalogue.update(WorkerId("worker-9"), whole)
+    catalogue.update(WorkerId("worker-9"), new_whole())
     catalogue.retire({each.name for each in STAGES})
     await until(lambda: len(harness.begun) == 2)
     assert harness.begun[1].message.model_name == "net"

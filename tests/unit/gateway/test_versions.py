@@ -11,7 +11,7 @@ from gateway.fleet.routes import Routes, asked_of_exit
 from gateway.fleet.versions import VersionPolicy, Versions
 from synergai.core import route as routes_module
 from synergai.core.route import ExitRates, Route
-from synergai.domain import Engine, EngineName, Exit, TensorSpec, WorkerId
+from synergai.domain import Engine, EngineName, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
     EngineUnusable,
@@ -22,7 +22,7 @@ from synergai.errors import (
 )
 from synergai.names import split_version, versioned
 from synergai.wire.validation import DROP, STAY
-from tests.engines import new_stage
+from tests.engines import new_stage, new_whole, with_exit
 from tests.unit.gateway.conftest import ENGINE
 from tests.waiting import turns
 
@@ -185,26 +185,16 @@ async def test_request_waits_for_a_version_that_was_found_meanwhile() -> None:
 
 
 NET = EngineName("net")
-DIGEST = "a" * 64
-ANSWER = TensorSpec("t9", "FP32", (1, 4))
 
 
-def stage(first: int, last: int, accuracy: float = 0.0, rate: float = 0.8) -> Engine:
+def stage(first: int, last: int, accuracy: float = 0.0) -> Engine:
     """Return a stage, with an exit if that has an accuracy."""
-    exit_ = Exit(output="t9", threshold=0.9, rate=rate, accuracy=accuracy, whole_accuracy=0.96)
-    tensor = TensorSpec(f"t{last}", "FP32", (1, 4))
-    return new_stage(
-        first,
-        last,
-        outputs=(ANSWER, tensor) if accuracy else (tensor,),
-        digest=f"{first}-{last}",
-        stage_of=DIGEST,
-        exit=exit_ if accuracy else None,
-    )
+    found = new_stage(first, last, digest=f"{first}-{last}")
+    return with_exit(found, 0.8, accuracy) if accuracy else found
 
 
 FIRST, SECOND, LAST = stage(0, 2, 0.95), stage(2, 5, 0.955), stage(5, 9)
-WHOLE = replace(stage(0, 9), name=NET, stage_of="", stage_end=0, digest=DIGEST)
+WHOLE = new_whole()
 SECONDS = {stage(0, 5).name: 3.0, FIRST.name: 1.0, SECOND.name: 2.0, LAST.name: 6.0, NET: 9.0}
 
 
