@@ -82,17 +82,17 @@ def burst(settings: BurstSettings) -> None:
 
 
 def interference(settings: InterferenceSettings) -> None:
-    """Slow workers or links of a pipeline down, and compare who balances it.
+    """Slow workers of a pipeline down, and compare who balances it.
 
-    ResNet50 runs over four workers, which other work slows down now and then, or the links between
-    them. ODIN and least-loaded scheduling see the times of stages only, our planning those of hops
-    as well; a clairvoyant knows what will come.
+    ResNet50 runs over four workers, which other work slows down now and then. ODIN and least-loaded
+    scheduling search by trials, our planning plans by what it has seen; a clairvoyant knows what
+    will come.
     """
     require("numpy")
     from profiler.simulator.pipelines.interference import compare, run_count, tables
 
     seeds = settings.drawn
-    _show(compare(seeds, settings.slow), run_count(seeds), tables)
+    _show(compare(seeds), run_count(seeds), tables)
 
 
 def _show(
@@ -143,21 +143,9 @@ def _progress(results: Iterator[Result], total: int) -> list[Result]:
 
 
 def _print_tables(settings: SimulatorSettings, results: Sequence[SimulationResult]) -> None:
-
     for metric in METRICS:
         columns = (title(metric, results), *settings.simulated, "sum")
         print_table(columns, rows(results, metric, settings.policies, settings.simulated))
-    if any(result.loads for result in results):
-        columns = ("preloads, per run", "number", "unused (s)", "unused (kJ)")
-        print_table(columns, [_loads(results, policy) for policy in settings.policies])
-
-
-def _loads(results: Sequence[SimulationResult], policy: str) -> list[str]:
-    runs = [each for each in results if each.policy == policy]
-    loads = sum(each.loads or 0 for each in runs) / len(runs)
-    seconds = sum(each.useless_loads_s or 0.0 for each in runs) / len(runs)
-    joules = sum(each.useless_joules or 0.0 for each in runs) / len(runs)
-    return [policy, f"{loads:.1f}", f"{seconds:.0f}", f"{joules / 1000:.1f}"]
 
 
 @dataclass(frozen=True, slots=True)

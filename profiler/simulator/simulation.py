@@ -6,14 +6,13 @@ import heapq
 import itertools
 import math
 import statistics
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from profiler.simulator.simulator_settings import WATTS
 from profiler.simulator.virtual_worker import VirtualWorker
 from profiler.simulator.workload import JOBS
 from synergai.core.scheduling.core import SchedulerCore
@@ -283,8 +282,6 @@ class SimulationResult:
         e2e_p99_s: 99th percentile of the same.
         decision_p99_us: CPU microseconds per decision, 99th percentile.
         violations_at_least: lower bound on violations, if requested.
-        useless_loads_s: worker time of those that no job used.
-        useless_joules: energy of these, at each machine's usual power; see `WATTS`.
     """
 
     experiment: str
@@ -300,9 +297,6 @@ class SimulationResult:
     decisions: int
     decision_p99_us: float
     violations_at_least: int | None = None
-    loads: int | None = None
-    useless_loads_s: float | None = None
-    useless_joules: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the JSON form, without figures that were not requested."""
@@ -312,19 +306,7 @@ class SimulationResult:
 def summarize(run: SimulationRun) -> SimulationResult:
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)
-    result = summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
-    if not run.loads:
-        return result
-    useless = [load for load in run.loads if not load.used]
-    classes = workload.workers
-    return replace(
-        result,
-        loads=len(run.loads),
-        useless_loads_s=sum(load.spent_s for load in useless),
-        useless_joules=sum(
-            load.spent_s * WATTS.get(classes[load.worker_id], 0.0) for load in useless
-        ),
-    )
+    return summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
 
 
 def summarize_jobs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -33,8 +33,6 @@ LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
 MIN_LOAD: Final = 1e-6
-WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
-"""Power of the thesis's machines under load: the processors' and modules' nominal ones."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -206,9 +204,6 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
 
 
-Slow: TypeAlias = Literal["workers", "links"]
-
-
 class BurstSettings(Settings, frozen=True, kw_only=True):
     """Settings of ``synergai simulate pipelines burst``."""
 
@@ -237,4 +232,3 @@ class InterferenceSettings(BurstSettings, frozen=True, kw_only=True):
     env_prefix = "SYNERGAI_SIMULATE_INTERFERENCE_"
 
     seeds: Annotated[str, Checked(checked_seeds), "One scenario per seed."] = "0-11"
-    slow: Annotated[Slow, "What becomes slow for a while."] = "workers"

@@ -107,7 +107,6 @@ class Loaded:
         left_s: worker time that it still takes.
         parts: when it ran; in between, assignments did.
         since: when it last began or went on; None while assignments run.
-        used: whether an assignment ran in the session afterwards.
     """
 
     worker_id: WorkerId
@@ -115,7 +114,6 @@ class Loaded:
     left_s: float
     parts: list[tuple[float, float]] = field(default_factory=list)
     since: float | None = None
-    used: bool = False
 
     @property
     def spent_s(self) -> float:
@@ -199,7 +197,6 @@ class VirtualWorker:
         if not self._is_set_up(assignment, now):
             setup_s = self._workload.setup_s(job, name, configuration, assignment.count)
             setup_s = self._take_over(assignment, setup_s)
-        self._use(Session(assignment.engine, configuration))
         running = self._running = _Running(
             assignment,
             job,
@@ -274,10 +271,6 @@ class VirtualWorker:
             return setup_s
         self._loading = None
         return max(0.0, setup_s - loading.spent_s)
-
-    def _use(self, session: Session) -> None:
-        for loaded in self.loads:
-            loaded.used |= loaded.session == session
 
     def _add_session(self, session: Session, now: float, load: Loaded | None = None) -> None:
         self._sessions.add(session)

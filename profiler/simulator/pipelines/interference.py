@@ -1,8 +1,7 @@
 """Interference on a running pipeline, after ODIN (Soomro et al., Euro-Par 2023), in virtual time.
 
-Other work slows workers, or the links between them, down for a while. Whoever balances the
-pipeline sees what its stages and hops take only, and changes the route of the queries that enter
-later.
+Other work slows workers down for a while. Whoever balances the pipeline sees what its stages take
+only, and changes the route of the queries that enter later.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import statistics
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, permutations, zip_longest
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,26 +21,23 @@ from profiler.planning.moves import seconds
 from profiler.planning.optimal import optimal_route
 from profiler.planning.tuning import lls, odin
 from profiler.simulator.pipelines.measured_chains import WORKERS, pipeline
-from synergai.core.routes.links import Hop, Link, Links
+from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from profiler.simulator.simulator_settings import Slow
     from synergai.core.routes.planner import Search
 
 
-Part: TypeAlias = str | tuple[str, str]
-"""A worker, or a link by its pair of hosts."""
 THETA: Final = 0.1
 """Share by which the time of a stage has to change until the pipeline is balanced again."""
 IN_A_ROW: Final = 3
 """Queries in a row that have to show it, and queries of a trial."""
 LEAST_GAIN: Final = 0.02
 FORGET_S: Final = 2.0
-"""Time after which a slow part without queries is expected to be undisturbed again."""
+"""Time after which a slow worker without queries is expected to be undisturbed again."""
 
 
 class Balancer(Protocol):
@@ -51,7 +47,7 @@ class Balancer(Protocol):
         """Return the route of a query that enters now."""
 
     def seen(self, now: float, route: Route, times: RouteTimes) -> None:
-        """Take notice of what the stages and hops of a query took that ended now."""
+        """Take notice of what the stages of a query took that ended now."""
 
 
 class Searching:
@@ -107,41 +103,37 @@ class Searching:
 
 
 class Planning:
-    """Learns how slow workers and links are, and plans anew when that has changed.
+    """Learns how slow workers are, and plans anew when that has changed.
 
-    A part that a query does not pass shows nothing, so its slow-down is forgotten after a while.
+    A worker that no query passes shows nothing, so its slow-down is forgotten after a while.
     """
 
     def __init__(self, problem: RouteProblem) -> None:
         self._problem = problem
         self._route = best_route(problem, {})
-        self._factors: dict[Part, float] = {}
-        self._recent: dict[Part, deque[float]] = {}
-        self._idle_since: dict[Part, float] = {}
+        self._factors: dict[str, float] = {}
+        self._recent: dict[str, deque[float]] = {}
+        self._idle_since: dict[str, float] = {}
 
     def route(self, now: float) -> Route:
-        """Return the best route by what is known of the workers and links."""
-        forgotten = [part for part, since in self._idle_since.items() if now - since > FORGET_S]
-        for part in forgotten:
-            del self._idle_since[part], self._factors[part]
+        """Return the best route by what is known of the workers."""
+        forgotten = [name for name, since in self._idle_since.items() if now - since > FORGET_S]
+        for name in forgotten:
+            del self._idle_since[name], self._factors[name]
         if forgotten:
             self._plan(now)
         return self._route
 
     def seen(self, now: float, route: Route, times: RouteTimes) -> None:
-        """Learn how slow the parts of the route are, and plan if that has changed."""
+        """Learn how slow the workers of the route are, and plan if that has changed."""
         has_changed = False
-        undisturbed = self._problem.times(route)
-        taken = [*times.stages, *(hop.interval_s for hop in times.hops)]
-        expected = [*undisturbed.stages, *(hop.interval_s for hop in undisturbed.hops)]
-        for part, taken_s, expected_s in zip(self._parts(route), taken, expected, strict=True):
-            if not expected_s:  # within a host
-                continue
-            recent = self._recent.setdefault(part, deque(maxlen=IN_A_ROW))
+        expected = self._problem.times(route).stages
+        for leg, taken_s, expected_s in zip(route.legs, times.stages, expected, strict=True):
+            recent = self._recent.setdefault(leg.worker, deque(maxlen=IN_A_ROW))
             recent.append(taken_s / expected_s)
-            known = self._factors.get(part, 1.0)
+            known = self._factors.get(leg.worker, 1.0)
             if len(recent) == IN_A_ROW and min(abs(each / known - 1) for each in recent) > THETA:
-                self._factors[part] = sum(recent) / IN_A_ROW
+                self._factors[leg.worker] = sum(recent) / IN_A_ROW
                 has_changed = True
         if has_changed:
             self._plan(now)
@@ -152,27 +144,22 @@ class Planning:
         best = best_route(self._problem, self._factors)
         if seconds(problem, best) < (1 - LEAST_GAIN) * seconds(problem, self._route):
             self._route = best
-        used = set(self._parts(self._route))
+        used = {leg.worker for leg in self._route.legs}
         self._idle_since = {
-            part: self._idle_since.get(part, now) for part in self._factors if part not in used
+            name: self._idle_since.get(name, now) for name in self._factors if name not in used
         }
 
-    def _parts(self, route: Route) -> list[Part]:
-        """Return the workers of a route, and then its links."""
-        workers = [leg.worker for leg in route.legs]
-        return [*workers, *pairwise([self._problem.source, *workers, self._problem.source])]
 
-
-def best_route(problem: RouteProblem, factors: Mapping[Part, float]) -> Route:
-    """Return the best route while some parts take `factors` times as long."""
+def best_route(problem: RouteProblem, factors: Mapping[str, float]) -> Route:
+    """Return the best route while some workers take `factors` times as long."""
     route = optimal_route(slowed(problem, factors))
     if route is None:
         raise InternalError("no route over workers of unlimited memory")
     return route
 
 
-def slowed(problem: RouteProblem, factors: Mapping[Part, float]) -> RouteProblem:
-    """Return the problem while some parts take `factors` times as long."""
+def slowed(problem: RouteProblem, factors: Mapping[str, float]) -> RouteProblem:
+    """Return the problem while some workers take `factors` times as long."""
     workers = tuple(
         replace(
             worker,
@@ -183,8 +170,7 @@ def slowed(problem: RouteProblem, factors: Mapping[Part, float]) -> RouteProblem
         )
         for worker in problem.workers
     )
-    links = {part: factor for part, factor in factors.items() if isinstance(part, tuple)}
-    return replace(problem, workers=workers, links=problem.links.slowed(links))
+    return replace(problem, workers=workers)
 
 
 SECONDS: Final = 60.0
@@ -192,16 +178,16 @@ WINDOW: Final = 2 * WORKERS
 """Queries that may be in the pipeline at once."""
 FREE: Final = Links({}, default=Link(1e15))
 """Workers share their memory, so hops take next to nothing."""
-MOST: Final = {"workers": 4.0, "links": 10.0}
+MOST: Final = 4.0
 """Highest factor of a slow-down."""
 LOAD: Final = 0.7
 """Rate of arrivals while latencies are measured, as a share of the rate without interference."""
 
 
 class Slowdown(NamedTuple):
-    """What a worker or a link begins in an interval of time takes `factor` times as long."""
+    """What a worker begins in an interval of time takes `factor` times as long."""
 
-    part: Part
+    worker: str
     begin_s: float
     end_s: float
     factor: float
@@ -216,8 +202,8 @@ class Clairvoyant:
 
     def route(self, now: float) -> Route:
         """Return the best route for the slow-downs of this moment."""
-        parts = dict.fromkeys(each.part for each in self._slowdowns)
-        factors = {part: factor(self._slowdowns, part, now) for part in parts}
+        names = dict.fromkeys(each.worker for each in self._slowdowns)
+        factors = {name: factor(self._slowdowns, name, now) for name in names}
         known = tuple(factors.values())
         if known not in self._known:
             self._known[known] = best_route(self._problem, factors)
@@ -253,14 +239,13 @@ class InterferenceResult:
     latency_s: float
 
 
-def compare(seeds: Sequence[int], slow: Slow = "workers") -> Iterator[InterferenceResult]:
+def compare(seeds: Sequence[int]) -> Iterator[InterferenceResult]:
     """Run each balancer through the same scenarios."""
-    problem = pipeline() if slow == "links" else replace(pipeline(), links=FREE)
+    problem = replace(pipeline(), links=FREE)
     names = [worker.name for worker in problem.workers]
-    parts: Sequence[Part] = names if slow == "workers" else list(permutations(names, 2))
     gap_s = problem.times(best_route(problem, {})).interval_s / LOAD
     for seed in seeds:
-        slowdowns = drawn_slowdowns(seed, parts, MOST[slow])
+        slowdowns = drawn_slowdowns(seed, names)
         for name, balancer in BALANCERS.items():
             closed = served(problem, slowdowns, balancer(problem, slowdowns))
             open_loop = served(problem, slowdowns, balancer(problem, slowdowns), gap_s)
@@ -305,23 +290,23 @@ def tables(
     yield ("balancer", "queries per second", "of clairvoyant", "worst", "latency (ms)"), rows
 
 
-def drawn_slowdowns(
-    seed: int, parts: Sequence[Part], most: float = 4.0, gap_s: float = 5.0
-) -> list[Slowdown]:
-    """Draw slow-downs by 1.3 to `most`, one every `gap_s` on average, for 0.2 to 2 times that."""
+def drawn_slowdowns(seed: int, workers: Sequence[str], gap_s: float = 5.0) -> list[Slowdown]:
+    """Draw slow-downs by 1.3 to `MOST`, one every `gap_s` on average, for 0.2 to 2 times that."""
     generator = np.random.default_rng(seed)
     found, now = [], 0.0
     while (now := now + generator.exponential(gap_s)) < SECONDS:
-        part = parts[int(generator.integers(len(parts)))]
+        worker = workers[int(generator.integers(len(workers)))]
         end_s = now + generator.uniform(0.2 * gap_s, 2 * gap_s)
-        found.append(Slowdown(part, now, end_s, float(generator.uniform(1.3, most))))
+        found.append(Slowdown(worker, now, end_s, float(generator.uniform(1.3, MOST))))
     return found
 
 
-def factor(slowdowns: Sequence[Slowdown], part: Part, now: float) -> float:
-    """Return how slow a worker or a link is; of several slow-downs at once, the worst counts."""
+def factor(slowdowns: Sequence[Slowdown], worker: str, now: float) -> float:
+    """Return how slow a worker is; of several slow-downs at once, the worst counts."""
     factors = (
-        each.factor for each in slowdowns if each.part == part and each.begin_s <= now < each.end_s
+        each.factor
+        for each in slowdowns
+        if each.worker == worker and each.begin_s <= now < each.end_s
     )
     return max(factors, default=1.0)
 
@@ -341,14 +326,7 @@ def served(
     Workers and links serve queries in the order in which these enter the pipeline. Queries arrive
     at equal gaps. Without a gap, each one arrives as soon as it may enter.
     """
-    free: dict[Part, float] = defaultdict(float)
-
-    def pass_through(part: Part, at: float, undisturbed_s: float) -> tuple[float, float]:
-        """Return how long a part is busy, and when it is done."""
-        begin = max(at, free[part])
-        busy_s = undisturbed_s * factor(slowdowns, part, begin)
-        free[part] = begin + busy_s
-        return busy_s, free[part]
+    free: dict[str | tuple[str, str], float] = defaultdict(float)
 
     flying: list[tuple[float, int, Route, RouteTimes]] = []
     found: list[Served] = []
@@ -363,21 +341,21 @@ def served(
         route, at = balancer.route(now), now
         undisturbed = problem.times(route)
         workers = [leg.worker for leg in route.legs]
-        stages, hops = [], []
+        stages: list[float] = []
         for link, worker, hop, stage_s in zip_longest(
             pairwise([problem.source, *workers, problem.source]),
             workers,
             undisturbed.hops,
             undisturbed.stages,
         ):
-            busy_s, at = pass_through(link, at, hop.interval_s)
-            latency_s = hop.seconds - hop.interval_s
-            hops.append(Hop(busy_s + latency_s, busy_s))
-            at += latency_s
+            free[link] = max(at, free[link]) + hop.interval_s
+            at = free[link] + (hop.seconds - hop.interval_s)
             if worker is not None:
-                busy_s, at = pass_through(worker, at, stage_s)
-                stages.append(busy_s)
+                begin = max(at, free[worker])
+                stages.append(stage_s * factor(slowdowns, worker, begin))
+                at = free[worker] = begin + stages[-1]
         found.append(Served(at, at - (arrival if gap_s else now)))
-        heapq.heappush(flying, (at, number, route, RouteTimes(tuple(stages), tuple(hops))))
+        taken = RouteTimes(tuple(stages), undisturbed.hops)
+        heapq.heappush(flying, (at, number, route, taken))
         number += 1
     return found
