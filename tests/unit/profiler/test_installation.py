@@ -44,68 +44,77 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A directory of models, which does not exist yet."""
+    return tmp_path / "models"
+
+
+def invoke(models: Path, *arguments: str) -> str:
+    """Run a command of ``synergai engines``; return what it shows."""
+    shown = CliRunner().invoke(app, [*arguments, "--models", str(models)])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
 def left_in(models: Path) -> list[str]:
     return sorted(path.name for path in models.iterdir())
 
 
-def test_added_model_is_an_engine_with_its_digest_recorded(tmp_path: Path, model: Path) -> None:
-    definition = add_model(tmp_path / "models", model, keys={"title": 'a "title"'})
+def test_added_model_is_an_engine_with_its_digest_recorded(models: Path, model: Path) -> None:
+    definition = add_model(models, model, keys={"title": 'a "title"'})
 
     assert definition.name == "plus"
     assert definition.title == 'a "title"'
     assert definition.sha256 == digest(model)
     assert definition.file.read_bytes() == model.read_bytes()
-    assert left_in(tmp_path / "models") == ["plus"]
+    assert left_in(models) == ["plus"]
 
 
-def test_tflite_file_is_added(tmp_path: Path) -> None:
-    definition = add_model(tmp_path / "models", save_sum(tmp_path / "sum.tflite"))
+def test_tflite_file_is_added(tmp_path: Path, models: Path) -> None:
+    definition = add_model(models, save_sum(tmp_path / "sum.tflite"))
 
     assert (definition.name, definition.backend, definition.fault) == ("sum", "tflite", "")
 
 
 @pytest.mark.parametrize("named", ["", "saved_model.pb"])
-def test_saved_model_is_added_with_all_its_files(tmp_path: Path, named: str) -> None:
+def test_saved_model_is_added_with_all_its_files(tmp_path: Path, models: Path, named: str) -> None:
     source = save_saved_model(tmp_path / "my.model")
     (source / "variables").mkdir()
     (source / "variables" / "variables.index").write_bytes(b"weights")
 
-    definition = add_model(tmp_path / "models", source / named)
+    definition = add_model(models, source / named)
 
     assert (definition.name, definition.backend) == ("my.model", "tensorflow")
     assert definition.sha256 == definition.verified_digest() == digest(source)
     assert (definition.file / "variables" / "variables.index").read_bytes() == b"weights"
 
 
-def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path) -> None:
+def test_frozen_graph_is_added_with_the_names_of_its_tensors(tmp_path: Path, models: Path) -> None:
     source = tmp_path / "sum.pb"
     source.write_bytes(graph())
-    models = tmp_path / "models"
 
-    options = ["--inputs", "x:0", "--outputs", "y:0, x:0", "--models", str(models)]
-    added = CliRunner().invoke(app, ["add", str(source), "--no-check", *options])
-
-    assert added.exit_code == 0, added.output
+    options = ("--inputs", "x:0", "--outputs", "y:0, x:0")
+    invoke(models, "add", str(source), "--no-check", *options)
     definition = ModelDirectory(models).get("sum")
     assert (definition.inputs, definition.outputs) == (("x:0",), ("y:0", "x:0"))
 
 
-def test_tensor_names_are_rejected_for_self_describing_models(tmp_path: Path, model: Path) -> None:
+def test_tensor_names_are_rejected_for_self_describing_models(models: Path, model: Path) -> None:
     with pytest.raises(InvalidInput, match="declares its own inputs and outputs"):
-        add_model(tmp_path / "models", model, inputs=["x"])
+        add_model(models, model, inputs=["x"])
 
 
 def test_model_file_with_a_generic_name_is_named_after_its_folder(
-    tmp_path: Path, model: Path
+    tmp_path: Path, models: Path, model: Path
 ) -> None:
     source = tmp_path / "downloads" / "resnet50" / "model.onnx"
     source.parent.mkdir(parents=True)
     source.write_bytes(model.read_bytes())
-    assert add_model(tmp_path / "models", source).name == "resnet50"
+    assert add_model(models, source).name == "resnet50"
 
 
-def test_engine_of_the_same_name_is_replaced_only_on_request(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_engine_of_the_same_name_is_replaced_only_on_request(models: Path, model: Path) -> None:
     add_model(models, model, keys={"title": "first"})
 
     with pytest.raises(InvalidInput, match="--replace"):
@@ -116,8 +125,7 @@ def test_engine_of_the_same_name_is_replaced_only_on_request(tmp_path: Path, mod
     assert left_in(models) == ["plus"]
 
 
-def test_model_is_added_as_a_version_beside_others(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_model_is_added_as_a_version_beside_others(models: Path, model: Path) -> None:
     add_model(models, model, name="plus", keys={"title": "Sum"})
     second = add_model(models, model, name="plus", version="2")
     assert (second.name, second.fault, second.title) == ("plus/2", "", "Sum")
@@ -139,15 +147,13 @@ def test_model_is_added_as_a_version_beside_others(tmp_path: Path, model: Path) 
     assert left_in(models) == ["plus"]
 
 
-def test_new_engine_may_begin_with_any_version(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_new_engine_may_begin_with_any_version(models: Path, model: Path) -> None:
     assert add_model(models, model, name="plus", version="3").name == "plus/3"
     assert add_model(models, model, name="plus", version="1").name == "plus"
     assert left_in(models / "plus") == ["1", "3"]
 
 
-def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_version_shares_what_is_not_about_one_model(models: Path, model: Path) -> None:
     add_model(models, model, name="plus")
     definition = models / "plus" / "engine.toml"
     definition.write_text(definition.read_text() + "max_batch = 4\naccuracy = 0.5\n")
@@ -163,42 +169,41 @@ def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path)
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_truncated_model_is_rejected_and_leaves_no_files(
-    tmp_path: Path, model: Path, share: float
+    models: Path, model: Path, share: float
 ) -> None:
     content = model.read_bytes()
     model.write_bytes(content[: int(len(content) * share)])
 
     with pytest.raises(InvalidInput, match=r"plus\.onnx"):
-        add_model(tmp_path / "models", model)
+        add_model(models, model)
 
-    assert left_in(tmp_path / "models") == []
+    assert left_in(models) == []
 
 
-def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path) -> None:
-    where = ["--models", str(tmp_path / "models")]
-    model = save_classifier(tmp_path / "m.onnx")
-    added = CliRunner().invoke(app, ["add", str(model), *where, "--no-check"])
+def test_outputs_that_are_no_tensors_are_pointed_out(tmp_path: Path, models: Path) -> None:
+    added = invoke(models, "add", str(save_classifier(tmp_path / "m.onnx")), "--no-check")
     for output in ("probabilities", "values"):
-        assert f"output '{output}' is not a tensor and is not served" in added.output
+        assert f"output '{output}' is not a tensor and is not served" in added
 
 
-def move_weights(model: Path, location: str) -> None:
-    """Let a model name a file with its weights."""
+def move_weights(model: Path, *locations: str) -> None:
+    """Let a model name files with its weights."""
     proto = onnx.load_model(model)
     tensor = proto.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
+    for location in locations:
+        tensor.external_data.add(key="location", value=location)
     model.write_bytes(proto.SerializeToString())
 
 
-def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Path) -> None:
+def test_weights_in_a_second_file_belong_to_the_model(models: Path, model: Path) -> None:
     move_weights(model, "data/weights.bin")
     weights = model.parent / "data" / "weights.bin"
     weights.parent.mkdir()
     weights.write_bytes(bytes(64))
 
     assert describe(model).contents.external_data
-    added = add_model(tmp_path / "models", model)
+    added = add_model(models, model)
     copied = added.file.parent / "data" / "weights.bin"
     assert copied.read_bytes() == bytes(64)
     assert added.verified_digest() == added.sha256
@@ -211,7 +216,9 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
         added.verified_digest()
 
 
-def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, model: Path) -> None:
+def test_model_of_a_cache_of_links_is_added_with_its_weights(
+    tmp_path: Path, models: Path, model: Path
+) -> None:
     # Hugging Face keeps all files of a repository in one folder, and links to them.
     move_weights(model, "model.onnx_data")
     blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "a1" / "onnx"
@@ -223,7 +230,7 @@ def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, mod
     linked.symlink_to("../../../blobs/0b5e")
     weights.symlink_to("../../../blobs/77f1")
 
-    added = add_model(tmp_path / "models", linked, name="plus")
+    added = add_model(models, linked, name="plus")
     assert (added.fault, left_in(added.file.parent)) == (
         "",
         ["engine.toml", "model.onnx", "model.onnx_data"],
@@ -235,7 +242,7 @@ def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, mod
     weights.unlink()
     weights.symlink_to(tmp_path / "secret")
     with pytest.raises(InvalidInput, match="outside of its folder"):
-        add_model(tmp_path / "models", linked, name="other")
+        add_model(models, linked, name="other")
 
 
 @pytest.mark.parametrize(
@@ -255,53 +262,49 @@ def test_model_of_a_cache_of_links_is_added_with_its_weights(tmp_path: Path, mod
     ],
 )
 def test_weights_that_are_not_in_the_models_folder_are_rejected(
-    tmp_path: Path, model: Path, location: str, reason: str
+    models: Path, model: Path, location: str, reason: str
 ) -> None:
     move_weights(model, location)
     for name in (DEFINITION_FILE, SAMPLES_FILE):
         (model.parent / name).touch()
     os.mkfifo(model.parent / "pipe")
     (model.parent / "loop").symlink_to("loop")
-    for use in (partial(add_model, tmp_path / "models", model), partial(pack, model, "plus", 1)):
+    for use in (partial(add_model, models, model), partial(pack, model, "plus", 1)):
         with pytest.raises(InvalidInput, match=reason):
             use()
-    assert left_in(tmp_path / "models") == []
+    assert left_in(models) == []
 
 
 def test_model_in_too_many_files_is_rejected(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_files, "MAX_WEIGHT_FILES", 1)
-    proto = onnx.load_model(model)
-    tensor = proto.graph.initializer[0]
-    tensor.data_location = TensorProto.EXTERNAL
+    move_weights(model, "a.bin", "b.bin")
     for name in ("a.bin", "b.bin"):
         (model.parent / name).write_bytes(bytes(64))
-        tensor.external_data.add(key="location", value=name)
-    model.write_bytes(proto.SerializeToString())
     with pytest.raises(InvalidInput, match="weights in 2 files; at most 1 "):
-        add_model(tmp_path / "models", model)
+        add_model(models, model)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
-def test_unsafe_engine_name_is_rejected(tmp_path: Path, model: Path, name: str) -> None:
+def test_unsafe_engine_name_is_rejected(models: Path, model: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="not a valid engine name"):
-        add_model(tmp_path / "models", model, name=name)
+        add_model(models, model, name=name)
 
 
 def test_file_whose_name_is_no_engine_name_is_rejected_with_advice(
-    tmp_path: Path, model: Path
+    tmp_path: Path, models: Path, model: Path
 ) -> None:
     with pytest.raises(InvalidInput, match="give it one with --name"):
-        add_model(tmp_path / "models", model.rename(tmp_path / "my model.onnx"))
+        add_model(models, model.rename(tmp_path / "my model.onnx"))
 
 
-def test_missing_or_unsupported_file_is_rejected(tmp_path: Path) -> None:
+def test_missing_or_unsupported_file_is_rejected(tmp_path: Path, models: Path) -> None:
     with pytest.raises(InvalidInput, match=r"absent\.onnx' does not exist"):
-        add_model(tmp_path / "models", tmp_path / "absent.onnx")
+        add_model(models, tmp_path / "absent.onnx")
     with pytest.raises(InvalidInput, match="is not a model"):
-        add_model(tmp_path / "models", tmp_path / "notes.txt")
-    assert not (tmp_path / "models").exists()
+        add_model(models, tmp_path / "notes.txt")
+    assert not models.exists()
 
 
 def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
@@ -320,8 +323,7 @@ def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
     assert left_in(tmp_path / "e") == ["old"]
 
 
-def test_installations_run_side_by_side(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_installations_run_side_by_side(models: Path, model: Path) -> None:
     with stage_engine(models, "other") as folder:
         add_model(models, model)
         (folder / "made").touch()
@@ -331,15 +333,15 @@ def test_installations_run_side_by_side(tmp_path: Path, model: Path) -> None:
 
 
 def test_full_disk_is_reported_for_the_model_directory(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(source: Path, _copy: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", source)
 
     monkeypatch.setattr(shutil, "copyfile", no_room)
     with pytest.raises(InvalidInput, match=r"cannot write to .*models: No space"):
-        add_model(tmp_path / "models", model)
-    assert left_in(tmp_path / "models") == []
+        add_model(models, model)
+    assert left_in(models) == []
 
 
 def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
@@ -389,39 +391,32 @@ def test_weights_listed_as_inputs_are_not_inputs(model: Path) -> None:
     assert [spec.name for spec in describe(model).contents.inputs] == ["x"]
 
 
-def test_list_shows_present_and_buildable_engines(tmp_path: Path, model: Path) -> None:
-    add_model(tmp_path / "models", model)
-    (tmp_path / "models" / "empty").mkdir()
+def test_list_shows_present_and_buildable_engines(models: Path, model: Path) -> None:
+    add_model(models, model)
+    (models / "empty").mkdir()
 
-    command = ["list", "--models", str(tmp_path / "models")]
-    shown = CliRunner().invoke(app, command)
-    with_zoo = CliRunner().invoke(app, [*command, "--catalogue"])
-
-    assert shown.exit_code == with_zoo.exit_code == 0
-    assert "plus" in shown.output
-    assert "no model file" in " ".join(shown.output.split())
-    assert "not built" not in shown.output
-    assert "not built" in with_zoo.output
+    shown = invoke(models, "list")
+    assert "plus" in shown
+    assert "no model file" in " ".join(shown.split())
+    assert "not built" not in shown
+    assert "not built" in invoke(models, "list", "--catalogue")
 
 
-def test_inspect_shows_an_engine_by_name_and_a_file_by_path(tmp_path: Path, model: Path) -> None:
-    models = tmp_path / "models"
+def test_inspect_shows_an_engine_by_name_and_a_file_by_path(models: Path, model: Path) -> None:
     add_model(models, model, name="mine")
 
-    by_name = CliRunner().invoke(app, ["inspect", "mine", "--models", str(models), "--json"])
-    by_path = CliRunner().invoke(app, ["inspect", str(model)])
-
-    assert f'"digest": "{digest(model)}"' in by_name.output
-    assert "FP32 [-1, 2]" in by_path.output
-    assert re.search(r"weights +in the file", by_path.output)
+    assert f'"digest": "{digest(model)}"' in invoke(models, "inspect", "mine", "--json")
+    by_path = invoke(models, "inspect", str(model))
+    assert "FP32 [-1, 2]" in by_path
+    assert re.search(r"weights +in the file", by_path)
 
 
-def test_weights_of_a_saved_model_are_in_its_folder(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["inspect", str(save_saved_model(tmp_path / "saved"))])
-    assert re.search(r"weights +in the folder", shown.output)
+def test_weights_of_a_saved_model_are_in_its_folder(tmp_path: Path, models: Path) -> None:
+    shown = invoke(models, "inspect", str(save_saved_model(tmp_path / "saved")))
+    assert re.search(r"weights +in the folder", shown)
 
 
-def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:
+def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path, models: Path) -> None:
     checked: list[str] = []
 
     def check(models: Path, name: str, model: ModelDescription) -> None:
@@ -431,6 +426,6 @@ def test_engine_that_a_check_rejects_is_not_installed(tmp_path: Path) -> None:
 
     source = save_sum(tmp_path / "sum.tflite")
     with pytest.raises(EngineUnusable, match="it cannot be loaded"):
-        add_model(tmp_path / "models", source, check=check)
+        add_model(models, source, check=check)
     assert checked == ["sum"]
-    assert not list((tmp_path / "models").iterdir())
+    assert not list((models).iterdir())
