@@ -50,30 +50,32 @@ def command(models: Path, tmp_path: Path, *more: str) -> list[str]:
     ]
 
 
-def test_dry_run_says_how_long_it_would_take(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ProfilerSettings(
+def dry_run(models: Path, tmp_path: Path, *, search: bool = False) -> ProfilerSettings:
+    return ProfilerSettings(
         models=models,
         dictionary=tmp_path / "d.db",
         output=tmp_path / "logs",
         worker_class=WORKER_CLASS,
         power="none",
         dry_run=True,
+        search=search,
     )
-    profile(settings)
+
+
+def test_dry_run_says_how_long_it_would_take(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile(dry_run(models, tmp_path))
     assert "1 measurement, about" in capsys.readouterr().err
 
 
 def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path: Path) -> None:
-    began = time.monotonic()
     done = subprocess.run(
         command(models, tmp_path, "--queries", "300", "--min-duration", "0.3", "--json"),
         capture_output=True,
         check=True,
     )
 
-    passed_s = time.monotonic() - began
     (record,) = json.loads(done.stdout)
     (entry,) = load_dictionary(tmp_path / "d.db")
     assert entry.engine == "onnx_identity"
@@ -82,7 +84,6 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     assert entry.timer == LOADGEN
     assert entry.label == ("disturbed" if record["background"] > DISTURBED_SHARE else "measured")
     assert entry.queries == record["single_stream"]["queries"] >= 300
-    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s <= passed_s
     assert entry.backend_start_s > 0
     assert entry.model_load_s > 0
     assert record["single_stream"]["validity"] == "VALID"
@@ -138,21 +139,9 @@ def test_a_variant_without_its_file_is_named_before_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_family(tmp_path / "models" / "family")
-    profile(dry_run(tmp_path, search=True))
+    profile(dry_run(tmp_path / "models", tmp_path, search=True))
     err = capsys.readouterr().err
     assert "left out: variant broken of family: its file is missing" in err
-
-
-def dry_run(tmp_path: Path, *, search: bool = False) -> ProfilerSettings:
-    return ProfilerSettings(
-        models=tmp_path / "models",
-        dictionary=tmp_path / "d.db",
-        output=tmp_path / "logs",
-        worker_class=WORKER_CLASS,
-        power="none",
-        dry_run=True,
-        search=search,
-    )
 
 
 def put_family(folder: Path) -> None:
@@ -168,23 +157,9 @@ def put_family(folder: Path) -> None:
     write_definition(folder, {"variants": tables})
 
 
-def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
-    task = MeasurementTask(
-        models=models,
-        session=IDENTITY,
-        worker_class=WorkerClass("x"),
-        queries=100,
-        min_duration_s=0.2,
-        output=tmp_path,
-    )
-    measurement = measure(task)
-
-    # A query of this engine takes microseconds, asking for it over a socket a hundred.
-    assert measurement.entry.qps > measurement.single_stream.qps > 0
-
-
-def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
-    models: Path, tmp_path: Path
+@pytest.mark.parametrize("timer", [LOADGEN, BUILT_IN])
+def test_entry_has_all_figures_names_its_timer_and_leaves_out_what_issuing_a_query_costs(
+    models: Path, tmp_path: Path, timer: str
 ) -> None:
     task = MeasurementTask(
         models=models,
@@ -193,18 +168,19 @@ def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
         queries=100,
         min_duration_s=0.2,
         output=tmp_path,
-        timer=BUILT_IN,
+        timer=timer,
     )
     began = time.monotonic()
     measurement = measure(task)
 
     passed_s = time.monotonic() - began
     entry = measurement.entry
-    assert entry.timer == BUILT_IN
+    assert entry.timer == timer
     assert entry.queries >= 100
     assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s <= passed_s
+    # A query of this engine takes microseconds, asking for it over a socket a hundred.
     assert entry.qps > measurement.single_stream.qps > 0
-    assert not list(tmp_path.glob("mlperf*"))
+    assert any(tmp_path.glob("mlperf*")) is (timer == LOADGEN)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
