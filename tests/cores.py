@@ -16,6 +16,7 @@ from synergai.domain import (
     EngineName,
     Job,
     JobId,
+    Outcome,
     Session,
     WorkerClass,
     WorkerId,
@@ -138,6 +139,20 @@ def started(core: SchedulerCore, job: events.JobArrived, now: float = 0.0) -> ev
     [assignment] = dispatched(core.handle(job, now))
     core.handle(events.AssignmentStarted(assignment.id, 0.0), now)
     return assignment
+
+
+def end(
+    core: SchedulerCore,
+    assignment: events.Assignment,
+    now: float,
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    done: int | None = None,
+    **fields: Any,
+) -> list[events.Command]:
+    """Let an assignment end, with all of its queries unless `done` says less."""
+    done = assignment.count if done is None else done
+    return core.handle(events.AssignmentEnded(assignment.id, done, outcome, **fields), now)
 
 
 def wakeup_of(core: SchedulerCore) -> float:

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from synergai.core.scheduling.events import AssignmentEnded, AssignmentStarted, JobArrived
-from synergai.domain import JobId, Outcome
-from tests.cores import dispatched, make_core, new_job, new_request, new_worker
+from synergai.core.scheduling.events import AssignmentStarted, JobArrived
+from synergai.domain import JobId
+from tests.cores import dispatched, end, make_core, new_job, new_request, new_worker
 
 TIMES = [5e-324, 1e-12, 1e-9, 1e9]
 ARRIVALS = [
@@ -31,8 +31,5 @@ def test_engine_is_measured_whatever_time_its_worker_reports(
             commands = []
             for assignment in assignments:
                 core.handle(AssignmentStarted(assignment.id, setup_s), now)
-                ended = AssignmentEnded(
-                    assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
-                )
-                commands += core.handle(ended, now + 0.5)
+                commands += end(core, assignment, now + 0.5, compute_s=seconds)
     assert core.queued == 0

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.domain import Configuration, EngineName, Outcome, Session, WorkerId
-from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_request, new_worker
+from synergai.domain import Configuration, EngineName, Session, WorkerId
+from tests.cores import ONE, dispatched, end, make_core, new_entry, new_job, new_request, new_worker
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
 ENTRIES = (
@@ -70,8 +70,7 @@ def test_requests_of_engines_in_turn_are_dispatched_in_batches(policy: str) -> N
     while given:
         assignment = given.pop(0)
         order.append(assignment.engine)
-        ended = events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.1)
-        given += dispatched(core.handle(ended, core.state.now + 0.1))
+        given += dispatched(end(core, assignment, core.state.now + 0.1, compute_s=0.1))
     runs = [len(list(run)) for _, run in itertools.groupby(order)]
     assert len(order) == 30
     assert len(runs) <= 10  # of 3 at least, in the mean
@@ -192,10 +191,7 @@ def test_pace_is_independent_of_batch_size() -> None:
     for _ in range(300):
         now = core.state.now + 0.4
         for assignment in given:
-            ended = events.AssignmentEnded(
-                assignment.id, 1, Outcome.COMPLETED, compute_s=0.4, batch=len(given)
-            )
-            core.handle(ended, now)
+            end(core, assignment, now, compute_s=0.4, batch=len(given))
         number = given[-1].id
         given = [
             assignment

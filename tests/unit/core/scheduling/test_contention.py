@@ -22,7 +22,7 @@ from synergai.core.scheduling.state import estimate
 from synergai.core.scheduling.state.estimate import MAX_SLOWDOWN, Contention
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import EngineName, Outcome
-from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_worker
 
 QPS = 100.0
 A, B = EngineName("a"), EngineName("b")
@@ -88,7 +88,7 @@ def test_estimates_count_what_runs_beside_them_now() -> None:
     assert core.state.per_query_s(record, first, estimate) == pytest.approx(2 * alone_s, rel=0.1)
     assert expected_s is not None
     assert second.head is not None
-    core.handle(AssignmentEnded(second.head.assignment.id, 1000, Outcome.COMPLETED), now)
+    end(core, second.head.assignment, now)
     assert core.state.per_query_s(record, first, estimate) == pytest.approx(alone_s)
 
 

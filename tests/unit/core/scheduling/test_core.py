@@ -21,7 +21,16 @@ from synergai.core.scheduling.events import (
 from synergai.core.scheduling.state.jobs import Lease
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import Configuration, EngineName, JobId, Outcome, Session
-from tests.cores import ONE, dispatched, new_assignment, new_record, new_worker, started, wakeup_of
+from tests.cores import (
+    ONE,
+    dispatched,
+    end,
+    new_assignment,
+    new_record,
+    new_worker,
+    started,
+    wakeup_of,
+)
 from tests.digits import (
     DIGITS,
     FAST,
@@ -56,7 +65,7 @@ def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() ->
     core = both_core()
     [first] = dispatched(core.handle(make_job("a", 500, deadline=100.0), 0.0))
     assert dispatched(core.handle(make_job("b", 50, deadline=4.9), 0.0)) == []
-    commands = core.handle(AssignmentEnded(first.id, 500, Outcome.COMPLETED), 4.0)
+    commands = end(core, first, 4.0)
     assert commands[0] == Finish(JobId("a"))
     [assignment] = dispatched(commands)
     assert assignment.worker_id == FAST_1
@@ -82,7 +91,7 @@ def test_next_job_is_that_of_the_rule_regardless_of_arrival_order(
     [first] = dispatched(core.handle(make_job("running", 2000, **running), 0.0))
     for name, fields in waiting.items():
         core.handle(make_job(name, **({"queries": 100} | fields)), 0.0)
-    [following] = dispatched(core.handle(AssignmentEnded(first.id, 2000, Outcome.COMPLETED), 20.0))
+    [following] = dispatched(end(core, first, 20.0))
     assert following.job_id == "next"
 
 
@@ -91,9 +100,9 @@ def test_doomed_job_runs_after_all_feasible_jobs() -> None:
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("doomed", 300, deadline=0.5), 0.0)
     core.handle(make_job("met", 100, deadline=50.0), 0.0)
-    [second] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    [second] = dispatched(end(core, running, 1.0))
     assert second.job_id == "met"
-    [third] = dispatched(core.handle(AssignmentEnded(second.id, 100, Outcome.COMPLETED), 2.0))
+    [third] = dispatched(end(core, second, 2.0))
     assert third.job_id == "doomed"
 
 
@@ -126,7 +135,7 @@ def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
     [cold] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert (cold.setup_s, cold.estimate_s) == (3.0, 4.0)
     core.handle(AssignmentStarted(cold.id, 3.0), 3.0)
-    core.handle(AssignmentEnded(cold.id, 100, Outcome.COMPLETED), 4.0)
+    end(core, cold, 4.0)
     [warm] = dispatched(core.handle(make_job("b", 100), 4.0))
     assert (warm.setup_s, warm.estimate_s) == (0.0, 1.0)
 
@@ -176,7 +185,7 @@ def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
     core = fast_core(strict=True)
     [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
-    core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)
+    end(core, first, 0.1)
     core.handle(make_job("running", 10_000), 0.2)
     core.handle(make_job("r", 1, deadline=9.0, perishable=True), 0.3)
     assert core.handle(TimePassed(), 2.0) == []
@@ -219,7 +228,7 @@ def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None
     hungry = replace(make_entry(FAST, 100.0, TWO), watts=30.0)
     core = fast_core(minimizes_energy, hungry, objective="energy")
     [loose] = dispatched(core.handle(make_job("loose", 100, deadline=2.5), 0.0))
-    core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
+    end(core, loose, 2.0)
     [tight] = dispatched(core.handle(make_job("tight", 100, deadline=3.2), 2.0))
     assert (loose.configuration, tight.configuration) == (ONE, TWO)
 
@@ -230,7 +239,7 @@ def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> No
     for name in "abcdefgh":  # twice as slow as profiled
         assignment = started(core, make_job(name, 500), now)
         now += 10.0
-        core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
+        end(core, assignment, now)
     assignment = started(core, make_job("last", 500), now)
     core.handle(QueriesDone(assignment.id, 5), now + 0.1)
     expected = core.expected_completion(JobId("last"), now + 0.1)

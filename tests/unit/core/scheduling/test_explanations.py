@@ -1,7 +1,7 @@
 """Staged situations, each with the cause that the core names for it."""
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.rules import history
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, Variant, WorkerId
+from tests import cores
 from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 XEON, NANO = new_worker("xeon", "x86", ["m"]), new_worker("nano", "nano", ["m"])
@@ -27,13 +28,9 @@ def end(
     assignment: events.Assignment,
     at: float,
     outcome: Outcome = Outcome.COMPLETED,
-    *,
-    done: int | None = None,
-    fault: Fault = Fault.UNSPECIFIED,
+    **fields: Any,
 ) -> list[events.Assignment]:
-    done = assignment.count if done is None else done
-    event = events.AssignmentEnded(assignment.id, done, outcome, fault, "segmentation fault")
-    return dispatched(core.handle(event, at))
+    return dispatched(cores.end(core, assignment, at, outcome, **fields))
 
 
 def explain(
@@ -182,14 +179,10 @@ def test_worker_that_left_in_the_middle_is_named() -> None:
 
 def test_retry_after_a_crash_is_named_with_its_reason() -> None:
     core = make_core([FAST], [XEON])
-    [mine] = arrive(
-        core,
-        new_request(
-            "r1",
-            "m",
-        ),
+    [mine] = arrive(core, new_request("r1", "m"))
+    [again] = end(
+        core, mine, 3.0, Outcome.FAILED, done=0, detail="segmentation fault", fault=Fault.HOST_DIED
     )
-    [again] = end(core, mine, 3.0, Outcome.FAILED, done=0, fault=Fault.HOST_DIED)
     end(core, again, 3.1)
     cause, text, _ = explain(core, "r1", 4.0)
     assert cause == "crash"
@@ -199,7 +192,7 @@ def test_retry_after_a_crash_is_named_with_its_reason() -> None:
 def test_reason_of_a_failure_is_told_once() -> None:
     core = make_core([FAST], [XEON])
     [mine] = arrive(core, new_request("r1", "m"))
-    end(core, mine, 3.0, Outcome.FAILED, done=0, fault=Fault.BAD_INPUT)
+    end(core, mine, 3.0, Outcome.FAILED, done=0, detail="segmentation fault", fault=Fault.BAD_INPUT)
     _, text, found = explain(core, "r1", 4.0)
     assert found.state == "failed"
     assert text.count("segmentation fault") == 1
@@ -244,7 +237,7 @@ def test_session_that_crashed_is_named_where_a_slower_one_is_left() -> None:
     worker = new_worker("xeon", "x86", ["m"], variants=variants, loaded=loaded)
     core = make_core(profiles, [worker])
     [mine] = arrive(core, new_job("late", "m", deadline=1.0))
-    end(core, mine, 0.1, Outcome.FAILED, done=0, fault=Fault.CRASHED)
+    end(core, mine, 0.1, Outcome.FAILED, done=0, detail="segmentation fault", fault=Fault.CRASHED)
     _, text, _ = explain(core, "late", 0.2)
     assert "xeon is not acceptable: m crashed or lacked memory there" in text
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.domain import Fault, JobId, Outcome, WorkerId
-from tests.cores import dispatched, wakeup_of
+from tests.cores import dispatched, end, wakeup_of
 from tests.digits import (
     FAST,
     FAST_1,
@@ -26,10 +26,8 @@ def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -
     assert (rest.worker_id, rest.first, rest.count) == (SLOW_1, 40, 60)
     assert rest.id > lost.id
     assert core._leases.by_id.get(lost.id) is None
-    assert core.handle(events.AssignmentEnded(lost.id, 100, Outcome.COMPLETED), 0.6) == []
-    assert core.handle(events.AssignmentEnded(rest.id, 60, Outcome.COMPLETED), 7.0) == [
-        events.Finish(JobId("a"))
-    ]
+    assert end(core, lost, 0.6) == []
+    assert end(core, rest, 7.0) == [events.Finish(JobId("a"))]
 
 
 def test_bad_input_fails_the_job_without_retry() -> None:
@@ -50,7 +48,7 @@ def test_engine_broken_on_one_worker_runs_on_another() -> None:
 def test_premature_completion_report_counts_as_a_fault() -> None:
     core = fast_core(max_faults=2)
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
-    [second] = dispatched(core.handle(events.AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
+    [second] = dispatched(end(core, first, 0.1, done=4))
     assert (second.first, second.count) == (4, 6)
     [failed] = core.handle(events.AssignmentEnded(second.id, 0, Outcome.COMPLETED), 0.2)
     assert isinstance(failed, events.Fail)
@@ -122,7 +120,7 @@ def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
     [other] = dispatched(core.handle(make_job("b", 100), 0.1))
     assert other.job_id == "b"
     core.handle(events.JobCancelled(JobId("a")), 0.2)
-    core.handle(events.AssignmentEnded(other.id, 100, Outcome.COMPLETED), 0.3)
+    end(core, other, 0.3)
     assert core.wakeup() is None
 
 

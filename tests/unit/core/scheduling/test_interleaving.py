@@ -26,7 +26,7 @@ from synergai.core.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE
 from synergai.core.scheduling.state.workers import MAX_REQUESTS
 from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
-from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_request, new_worker
 
 BATCH, LIVE = EngineName("batch"), EngineName("live")
 CLASS = WorkerClass("box")
@@ -103,7 +103,7 @@ def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> N
         job = running[request.worker_id]
         done = round(10 * now) - job.first
         core.handle(AssignmentEnded(job.id, done, Outcome.STOPPED), now + 0.1)
-        commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.2)
+        commands = end(core, request, now + 0.2)
         [running[request.worker_id]] = dispatched(commands)
         interrupted.append(request.worker_id)
     assert len(set(interrupted[:3])) == len(set(interrupted[3:])) == 3
@@ -124,8 +124,7 @@ def test_requests_take_no_turns_on_a_worker_that_answers_much_later() -> None:
         [request] = dispatched(core.handle(make_request(f"r-{number}", now), now))
         assert request.worker_id == job.worker_id == "fast"
         core.handle(AssignmentEnded(job.id, round(10 * now) - job.first, Outcome.STOPPED), now)
-        ended = AssignmentEnded(request.id, 1, Outcome.COMPLETED)
-        [job] = dispatched(core.handle(ended, now + 0.1))
+        [job] = dispatched(end(core, request, now + 0.1))
 
 
 @pytest.mark.parametrize("policy", ["rr", "srr"])
@@ -133,7 +132,7 @@ def test_request_does_not_advance_the_rotation_of_jobs(policy: str) -> None:
     core = core_with(policy=policy, workers=3)
     [first] = dispatched(core.handle(make_job("job-0"), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
-    core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.1)
+    end(core, request, 1.1)
     [second] = dispatched(core.handle(make_job("job-1"), 2.0))
     assert (first.worker_id, second.worker_id) == ("box-0", "box-1")
 
@@ -144,7 +143,7 @@ def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
     [job] = dispatched(core.handle(make_job("job", queries=100), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
-    commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
+    commands = end(core, request, 1.2)
     [rest] = dispatched(commands)
     assert (rest.job_id, rest.first, rest.count) == ("job", 11, 89)
 
@@ -263,7 +262,7 @@ def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     job = running[request.worker_id]
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
-    commands = core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2)
+    commands = end(core, request, 1.2)
     [rest] = dispatched(commands)
     assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, job.worker_id, 11)
 
@@ -278,7 +277,7 @@ def test_waiting_job_of_higher_priority_runs_before_the_rest_of_an_interrupted_o
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     urgent = dispatched(core.handle(make_job("urgent", priority=5), 1.06))
     core.handle(AssignmentEnded(low.id, 11, Outcome.STOPPED), 1.1)
-    urgent += dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2))
+    urgent += dispatched(end(core, request, 1.2))
     assert [assignment.job_id for assignment in urgent][:1] == ["urgent"]
 
 
@@ -292,7 +291,7 @@ def test_interrupted_job_whose_worker_has_left_runs_elsewhere(policy: str) -> No
     other = next(each for each in first if each.worker_id != request.worker_id)
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
     core.handle(WorkerLeft(request.worker_id), 1.15)
-    commands = core.handle(AssignmentEnded(other.id, 1000, Outcome.COMPLETED), 100.0)
+    commands = end(core, other, 100.0)
     [rest] = dispatched(commands)
     assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, other.worker_id, 11)
 
@@ -316,9 +315,7 @@ def test_many_interruptions_leave_one_job_to_resume() -> None:
         running = dispatched(core.handle(make_request(f"r-{number}", now), now))
         core.handle(AssignmentEnded(job.id, 1, Outcome.STOPPED), now + 0.1)
         assert len(core._decisions._ran_on) <= 1
-        [job] = dispatched(
-            core.handle(AssignmentEnded(running[0].id, 1, Outcome.COMPLETED), now + 0.2)
-        )
+        [job] = dispatched(end(core, running[0], now + 0.2))
         assert not core._decisions._ran_on
 
 
@@ -368,7 +365,7 @@ def test_requests_rotate_among_themselves(policy: str) -> None:
     workers: list[WorkerId] = []
     for number in range(6):
         [request] = dispatched(core.handle(make_request(f"r-{number}", number), number))
-        core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), number + 0.1)
+        end(core, request, number + 0.1)
         workers.append(request.worker_id)
     assert workers == ["box-0", "box-1", "box-2"] * 2
 
@@ -380,8 +377,8 @@ def test_idle_worker_that_was_interrupted_before_is_preferred_to_an_interruption
     [request] = dispatched(core.handle(make_request("r-0", 1.05), 1.05))
     job = next(each for each in jobs if each.worker_id == request.worker_id)
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
-    [rest] = dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.2))
-    core.handle(AssignmentEnded(rest.id, rest.count, Outcome.COMPLETED), 20.0)
+    [rest] = dispatched(end(core, request, 1.2))
+    end(core, rest, 20.0)
     commands = core.handle(make_request("r-1", 21.0), 21.0)
     assert stopped(commands) == []
     assert [each.worker_id for each in dispatched(commands)] == [rest.worker_id]
@@ -441,7 +438,7 @@ def test_expected_answer_of_an_idle_worker_is_no_longer_than_profiled() -> None:
     core = core_with(policy="synergai")
     [slow] = dispatched(core.handle(make_job("slow", queries=10, engine=LIVE), 0.0))
     core.handle(QueriesDone(slow.id, 9, 9.0), 9.0)
-    core.handle(AssignmentEnded(slow.id, 10, Outcome.COMPLETED), 10.0)
+    end(core, slow, 10.0)
     assert core.paces[WorkerId("box-0"), LIVE] > 2.0
     assert expected_answer_s(core, 11.0) == pytest.approx(0.1)
 
@@ -477,5 +474,5 @@ def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_
     core.handle(make_job("job", queries=100, **usual), 0.0)
     [job] = dispatched(core.handle(TimePassed(), 0.09))
     core.handle(AssignmentStarted(job.id, SETUP_S), 5.0)
-    core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 5.1)
+    end(core, first, 5.1)
     assert core.expected_completion(JobId("job"), 5.1) == pytest.approx(15.0)

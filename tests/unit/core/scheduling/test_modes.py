@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from synergai.core.scheduling.events import Assignment, AssignmentEnded, ModeChanged
-from synergai.domain import Configuration, EngineName, Outcome, WorkerClass, WorkerId
-from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
+from synergai.core.scheduling.events import Assignment, ModeChanged
+from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_worker
 
 ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")
 FRUGAL, FAST = Configuration(1, "10W"), Configuration(1, "30W")
@@ -34,7 +34,7 @@ class Board:
         job = new_job(f"job-{self._jobs}", ENGINE, queries, self.now, deadline=self.now + qos)
         [assignment] = dispatched(self.core.handle(job, self.now))
         self.now += assignment.estimate_s
-        self.core.handle(AssignmentEnded(assignment.id, queries, Outcome.COMPLETED), self.now)
+        end(self.core, assignment, self.now)
         return assignment
 
 

@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Dispatch,
     Finish,
+    JobArrived,
     Learned,
     ProfilesAdded,
     ProfilesRemoved,
@@ -22,7 +24,7 @@ from synergai.core.scheduling.events import (
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, JobId, Outcome
 from synergai.profiles.dictionary import OBSERVED, PREDICTED, ConfigurationDictionary, ProfileEntry
-from tests.cores import ONE, dispatched, new_entry, new_job, new_worker, started
+from tests.cores import ONE, dispatched, end, new_entry, new_job, new_worker, started
 from tests.digits import (
     DIGITS,
     FAST,
@@ -52,19 +54,25 @@ def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
 def test_observed_pace_corrects_the_profile() -> None:
     core = fast_core(pace_trust=1.0)
     slow = started(core, make_job("a", 1000), 0.0)
-    core.handle(AssignmentEnded(slow.id, 1000, Outcome.COMPLETED), 20.0)
+    end(core, slow, 20.0)
     [assignment] = dispatched(core.handle(make_job("b", 100), 20.0))
     assert math.isclose(assignment.estimate_s, 2.0, rel_tol=0.02)
 
 
-def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
+def probing(job: JobArrived) -> tuple[SchedulerCore, Assignment]:
+    """Return a core, and the probe of an engine without a profile that it began after 2 s."""
     core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
     core.handle(make_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
+    [probe] = dispatched(core.handle(job, 0.0))
     assert probe.probe
-    assert (probe.first, probe.count, probe.configuration) == (0, 16, TWO)
     core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
-    learned, dispatch = core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
+    return core, probe
+
+
+def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
+    core, probe = probing(make_job("a", 116))
+    assert (probe.first, probe.count, probe.configuration) == (0, 16, TWO)
+    learned, dispatch = end(core, probe, 2.5)
     assert isinstance(learned, Learned)
     assert (learned.entry.qps, learned.entry.t_pre_s, learned.entry.label) == (
         32.0,
@@ -79,24 +87,17 @@ def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
 def test_first_profile_is_the_time_in_the_engine_as_far_as_it_is_reported(
     queries: int, compute_s: float
 ) -> None:
-    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
-    core.handle(make_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(make_job("a", queries), 0.0))
-    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
-    ended = AssignmentEnded(probe.id, queries, Outcome.COMPLETED, compute_s=compute_s)
-    [learned, *_] = core.handle(ended, 2.5)
+    core, probe = probing(make_job("a", queries))
+    [learned, *_] = end(core, probe, 2.5, compute_s=compute_s)
     assert isinstance(learned, Learned)
     assert learned.entry.qps == pytest.approx(1000.0)
 
 
 def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() -> None:
-    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
-    core.handle(make_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(make_job("a", 16), 0.0))
-    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
-    core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 2.5)
+    core, probe = probing(make_job("a", 16))
+    end(core, probe, 2.5)
     longer = started(core, make_job("b", 1000), 3.0)
-    [learned, *_] = core.handle(AssignmentEnded(longer.id, 1000, Outcome.COMPLETED), 4.0)
+    [learned, *_] = end(core, longer, 4.0)
     assert isinstance(learned, Learned)
     assert (learned.entry.qps, learned.entry.queries) == (1000.0, 1000)
     assert learned.entry.t_pre_s == 2.0
@@ -105,15 +106,10 @@ def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() ->
 
 
 def test_jobs_over_own_inputs_replace_such_a_profile_by_their_time_in_the_engine() -> None:
-    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
-    core.handle(make_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(make_job("a", 1000, with_tensors=True), 0.0))
-    core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
-    ended = AssignmentEnded(probe.id, 16, Outcome.COMPLETED, compute_s=0.5)
-    [rest] = dispatched(core.handle(ended, 4.0))
+    core, probe = probing(make_job("a", 1000, with_tensors=True))
+    [rest] = dispatched(end(core, probe, 4.0, compute_s=0.5))
     core.handle(AssignmentStarted(rest.id, 0.0), 4.0)
-    ended = AssignmentEnded(rest.id, 984, Outcome.COMPLETED, compute_s=1.0)
-    [learned, *_] = core.handle(ended, 50.0)
+    [learned, *_] = end(core, rest, 50.0, compute_s=1.0)
     assert isinstance(learned, Learned)
     assert (learned.entry.qps, learned.entry.queries) == (984.0, 984)
 
@@ -121,7 +117,7 @@ def test_jobs_over_own_inputs_replace_such_a_profile_by_their_time_in_the_engine
 def test_profiler_measurements_are_not_replaced_by_service() -> None:
     core = fast_core()
     assignment = started(core, make_job("a", 1000), 0.0)
-    commands = core.handle(AssignmentEnded(assignment.id, 1000, Outcome.COMPLETED), 1.0)
+    commands = end(core, assignment, 1.0)
     assert commands == [Finish(JobId("a"))]
 
 
@@ -146,21 +142,18 @@ def test_measured_configuration_is_preferred_to_a_prediction_within_its_error() 
 def test_prediction_is_replaced_by_what_service_shows() -> None:
     core = fast_core(make_prediction(100.0, 0.1), probe_queries=16)
     short = started(core, make_job("a", 15), 0.0)
-    commands = core.handle(AssignmentEnded(short.id, 15, Outcome.COMPLETED), 1.0)
+    commands = end(core, short, 1.0)
     assert commands == [Finish(JobId("a"))]
 
     longer = started(core, make_job("b", 16), 1.0)
-    [learned, *_] = core.handle(AssignmentEnded(longer.id, 16, Outcome.COMPLETED), 1.2)
+    [learned, *_] = end(core, longer, 1.2)
     assert isinstance(learned, Learned)
     assert (learned.entry.label, learned.entry.queries, learned.entry.error) == (OBSERVED, 16, 0.0)
     assert math.isclose(learned.entry.qps, 80.0)
 
 
 def test_probing_worker_gets_no_other_assignment() -> None:
-    core = empty_core(make_entry(SLOW, 10.0))
-    core.handle(make_worker(FAST, warm=False), 0.0)
-    [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
-    assert probe.probe
+    core, _ = probing(make_job("a", 116))
     assert core.handle(make_job("b", 1), 0.1) == []
 
 
@@ -173,7 +166,7 @@ def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(new_job("new", new, 100), 0.0)
     core.handle(make_job("tight", 100, deadline=2.5), 0.0)
-    [probe, *_] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    [probe, *_] = dispatched(end(core, running, 1.0))
     assert (probe.job_id, probe.probe) == (JobId("new"), True)
 
 
@@ -222,7 +215,7 @@ def test_profile_measured_on_one_class_leaves_the_paces_of_others() -> None:
     assert probe.probe
     core.handle(AssignmentStarted(probe.id, 0.0), 10.0)
     pace = core.paces[FAST_1, DIGITS]
-    commands = core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 12.0)
+    commands = end(core, probe, 12.0)
     assert any(isinstance(command, Learned) for command in commands)
     assert core.paces[FAST_1, DIGITS] == pace
 
@@ -254,7 +247,7 @@ def test_pace_starts_again_from_the_profile_after_another_configuration_was_meas
     for name in "abcdefgh":  # twice as slow as profiled
         assignment = started(core, make_job(name, 500), now)
         now += 100.0
-        core.handle(AssignmentEnded(assignment.id, 500, Outcome.COMPLETED), now)
+        end(core, assignment, now)
     assignment = started(core, make_job("last", 500), now)
     core.handle(QueriesDone(assignment.id, 5), now + 1.0)
     assert core.paces[FAST_1, DIGITS] > 1.05
@@ -268,9 +261,7 @@ def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) 
     [assignment] = dispatched(
         core.handle(new_job(f"r{number}", DIGITS, 1, now, with_tensors=True), now)
     )
-    core.handle(
-        AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s), now + compute_s
-    )
+    end(core, assignment, now + compute_s, compute_s=compute_s)
 
 
 def test_only_the_last_workers_to_leave_keep_their_paces() -> None:
@@ -325,9 +316,7 @@ def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
     assert probe.probe
     measured = new_entry(DIGITS, FAST, 1119.0, probe.configuration)
     core.handle(ProfilesAdded((measured,)), 0.1)
-    commands = core.handle(
-        AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED, compute_s=0.5), 0.5
-    )
+    commands = end(core, probe, 0.5, compute_s=0.5)
     assert not any(isinstance(command, Learned) for command in commands)
     [rest] = dispatched(commands)
     assert math.isclose(rest.query_s, 1 / 1119.0)

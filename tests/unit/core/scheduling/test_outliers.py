@@ -30,7 +30,7 @@ from synergai.core.scheduling.events import (
     WorkerLeft,
 )
 from synergai.domain import AssignmentId, EngineName, Fault, Outcome, Session, WorkerId
-from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
+from tests.cores import ONE, dispatched, end, make_core, new_entry, new_job, new_worker
 from tests.digits import DIGITS, FAST, SLOW, empty_core, make_entry, make_job, make_worker
 
 A, B = WorkerId("a"), WorkerId("b")
@@ -49,9 +49,12 @@ def warmed(*names: WorkerId, t_pre: float = 0.0) -> SchedulerCore:
     join(core, *names)
     for name in names:
         for assignment in dispatched(core.handle(make_job(f"warm-{name}", 1), 0.0)):
-            ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
-            core.handle(ended, 0.01)
+            answer(core, assignment, 0.01)
     return core
+
+
+def answer(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
+    return end(core, assignment, now, compute_s=0.01)
 
 
 def check(core: SchedulerCore, now: float) -> list[Command]:
@@ -81,10 +84,9 @@ def test_reports_on_revoked_assignments_change_nothing() -> None:
     core = warmed(A, B)
     [first] = dispatched(request(core, "r", 1.0))
     [again] = dispatched(check(core, 12.0))
-    ended = AssignmentEnded(first.id, 1, Outcome.COMPLETED, compute_s=0.01)
-    assert core.handle(ended, 12.1) == []
+    assert answer(core, first, 12.1) == []
     assert core.handle(QueriesDone(first.id, 1), 12.1) == []
-    assert len(core.handle(replace(ended, assignment_id=again.id), 12.2)) == 1
+    assert len(answer(core, again, 12.2)) == 1
 
 
 def test_remaining_queries_of_a_job_return_to_the_queue() -> None:
@@ -102,7 +104,7 @@ def test_ejected_worker_gets_nothing_until_its_pause_is_over_then_one_on_trial()
     core = warmed(A, B)
     [first] = dispatched(request(core, "r", 1.0))
     [again] = dispatched(check(core, 12.0))
-    core.handle(AssignmentEnded(again.id, 1, Outcome.COMPLETED, compute_s=0.01), 12.1)
+    answer(core, again, 12.1)
     [other] = dispatched(core.handle(make_job("long", 100_000), 12.2))
     assert other.worker_id == again.worker_id
     assert dispatched(core.handle(make_job("waits", 10_000), 12.3)) == []
@@ -125,16 +127,14 @@ def test_pauses_of_a_worker_that_stays_silent_double() -> None:
         [assignment] = dispatched(commands)
         silent = silent or assignment.worker_id
         if assignment.worker_id != silent:  # the other one answers
-            ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
-            core.handle(ended, now)
+            answer(core, assignment, now)
             [assignment] = dispatched(request(core, f"s{number}", now + 0.1))
         assert assignment.worker_id == silent
         commands = check(core, now + 15.0)
         [pause_s] = [c.pause_s for c in commands if isinstance(c, Eject)]
         pauses.append(pause_s)
         [again] = dispatched(commands)
-        ended = AssignmentEnded(again.id, 1, Outcome.COMPLETED, compute_s=0.01)
-        core.handle(ended, now + 15.1)
+        answer(core, again, now + 15.1)
         now += 16.0 + pause_s
         check(core, now)
     assert pauses == [10.0, 20.0, 40.0, 80.0]
@@ -215,15 +215,10 @@ def unanswering(number: int = 0, *, loaded: bool = True) -> Worker:
     return new_worker("ab"[number], FAST, [DIGITS, OTHER], (ONE,), loaded=loaded)
 
 
-def end(
+def give_up(
     core: SchedulerCore, assignment: Assignment, now: float, how: AssignmentEnded = STOPPED
 ) -> list[Command]:
     return core.handle(replace(how, assignment_id=assignment.id), now)
-
-
-def answer(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
-    ended = AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED, compute_s=0.01)
-    return core.handle(ended, now)
 
 
 def ejections(commands: list[Command]) -> list[Eject]:
@@ -243,7 +238,7 @@ def test_request_survives_a_worker_that_ends_each_assignment_without_an_answer(
         if assignment.worker_id == B:
             break
         now += 0.01
-        commands = end(core, assignment, now, how)
+        commands = give_up(core, assignment, now, how)
         found += ejections(commands)
         core.handle(EnginesChanged(A, frozenset((DIGITS, OTHER))), now)  # it is always willing
         core.handle(ConfigurationsUnusable(A, DIGITS, frozenset()), now)
@@ -262,11 +257,11 @@ def test_engine_that_a_worker_answers_is_not_ejected_with_another_one() -> None:
         assert other.worker_id == A
         answer(core, other, now)
         [assignment] = dispatched(request(core, f"r{number}", now))
-        commands = end(core, assignment, now) if assignment.worker_id == A else []
+        commands = give_up(core, assignment, now) if assignment.worker_id == A else []
         found += ejections(commands)
         for again in dispatched(commands):
             core.handle(JobCancelled(again.job_id), now)
-            end(core, again, now)
+            give_up(core, again, now)
         now += 0.1
     assert found == [Eject(A, 10.0, DIGITS)]
 
@@ -278,7 +273,7 @@ def test_ejections_of_an_engine_double_until_a_query_is_completed() -> None:
     for number in range(7):
         commands = request(core, f"r{number}", now)
         while (assignment := dispatched(commands)[0]).worker_id == A and len(pauses) < 3:
-            commands = end(core, assignment, now)
+            commands = give_up(core, assignment, now)
             pauses += [each.pause_s for each in ejections(commands)]
         answer(core, assignment, now)
         now += pauses[-1] + 0.1
@@ -301,7 +296,7 @@ def test_assignments_that_fail_together_count_once() -> None:
     ]
     core.handle(WorkerJoined(unanswering(1)), 1.0)
     assert len(in_flight) == 5
-    assert not [each for one in in_flight for each in ejections(end(core, one, 1.1))]
+    assert not [each for one in in_flight for each in ejections(give_up(core, one, 1.1))]
 
 
 def test_worker_that_leaves_with_each_assignment_gets_no_more_of_its_engine() -> None:
@@ -331,7 +326,7 @@ def test_worker_that_computes_until_each_request_expires_is_ejected() -> None:
             break
         now += 1.0
         core.handle(TimePassed(), now)
-        end(core, assignment, now)
+        give_up(core, assignment, now)
         expired += 1
     assert assignment.worker_id == B
     assert 60 < expired < 70  # as long as it may be silent
@@ -351,7 +346,7 @@ def test_request_fails_at_the_only_worker_of_its_engine_that_stops_it_unasked() 
     commands = request(core, "r", 1.0)
     for _ in range(3):
         [assignment] = dispatched(commands)
-        commands = end(core, assignment, 1.0)
+        commands = give_up(core, assignment, 1.0)
     [failed] = commands
     assert isinstance(failed, Fail)
     assert failed.fault is Fault.HOST_DIED

@@ -7,10 +7,10 @@ import pytest
 from profiler.simulator.simulation import scheduling_settings, simulate
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import AssignmentEnded, Dispatch
-from synergai.domain import EngineName, Outcome
+from synergai.core.scheduling.events import Dispatch
+from synergai.domain import EngineName
 from synergai.profiles.dictionary import ProfileEntry
-from tests.cores import make_core, new_entry, new_job, new_worker
+from tests.cores import end, make_core, new_entry, new_job, new_worker
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 QPS = {SHORT: 10.0, LONG: 1.0}
@@ -85,6 +85,5 @@ def test_malleable_leaves_out_the_longest_job_if_not_all_can_be_in_time() -> Non
     submit(core, "long", 1.2, LONG)
     for name in ("a", "b", "c"):
         submit(core, name, 1.3, SHORT)
-    ended = AssignmentEnded(running.assignment.id, 1, Outcome.COMPLETED)
-    commands = core.handle(ended, 0.1)
+    commands = end(core, running.assignment, 0.1)
     assert [c.assignment.job_id for c in commands if isinstance(c, Dispatch)] == ["a"]

@@ -9,7 +9,7 @@ from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, Fault, Outcome, WorkerClass, WorkerId
-from tests.cores import dispatched, make_core, new_entry, new_job, new_worker, started
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_worker, started
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
 KNOWN, NEW = WorkerClass("known"), WorkerClass("new")
@@ -60,7 +60,7 @@ def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
     probe, rest = dispatched(core.handle(ended, 10.01))
     core.handle(events.AssignmentStarted(rest.id, 0.0), 10.01)
     core.handle(events.AssignmentStarted(probe.id, 0.0), 10.01)
-    commands = core.handle(events.AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED), 10.17)
+    commands = end(core, probe, 10.17)
     assert stopped(commands) == [rest.id]
     shares = dispatched(commands)
     shares += dispatched(core.handle(events.AssignmentEnded(rest.id, 16, Outcome.STOPPED), 10.18))
@@ -131,7 +131,7 @@ def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
     first = started(core, arrived("first", 100, OTHER))
     core.handle(arrived("next", 100, OTHER), 0.0)
     core.handle(arrived("job", 10_000), 0.0)
-    commands = core.handle(events.AssignmentEnded(first.id, 100, Outcome.COMPLETED), 1.0)
+    commands = end(core, first, 1.0)
     [assignment] = [each for each in dispatched(commands) if each.worker_id == NEW_1]
     assert (assignment.job_id, assignment.probe) == ("next", False)
 
@@ -149,7 +149,7 @@ def test_worker_is_probed_when_it_becomes_idle() -> None:
     other = started(core, arrived("other", 100, OTHER))
     job = started(core, arrived("job", 10_000))
     assert (other.worker_id, job.worker_id) == (NEW_1, OLD_1)
-    commands = core.handle(events.AssignmentEnded(other.id, 100, Outcome.COMPLETED), 1.0)
+    commands = end(core, other, 1.0)
     assert stopped(commands) == [job.id]
 
 

@@ -5,7 +5,7 @@ import pytest
 from synergai import domain
 from synergai.core.scheduling import events
 from synergai.core.scheduling.core import SchedulerCore
-from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_worker
 
 DIGITS = domain.EngineName("digits")
 BOARD = domain.WorkerId("board")
@@ -35,10 +35,8 @@ def arrive(core: SchedulerCore, now: float = 0.0, name: str = "job") -> list[eve
 
 
 def fail(core: SchedulerCore, assignment: events.Assignment, now: float) -> list[events.Command]:
-    ended = events.AssignmentEnded(
-        assignment.id, 0, domain.Outcome.FAILED, domain.Fault.CONFIGURATION_UNUSABLE, "no device"
-    )
-    return core.handle(ended, now)
+    how = {"fault": domain.Fault.CONFIGURATION_UNUSABLE, "detail": "no device"}
+    return end(core, assignment, now, domain.Outcome.FAILED, done=0, **how)
 
 
 @pytest.mark.parametrize(

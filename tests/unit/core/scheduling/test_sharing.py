@@ -14,7 +14,7 @@ from synergai.core.scheduling.rules.concurrency import BRIEF_SHARE, MAX_BRIEF_RE
 from synergai.core.scheduling.rules.interleaving import QUEUED_SHARE
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
-from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_request, new_worker
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
 CLASS = WorkerClass("box")
@@ -48,12 +48,6 @@ def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list
 
 def expected_answer_s(core: SchedulerCore, engine: EngineName, now: float) -> float | None:
     return core.expected_answer_s(new_request("new", engine, now).job, now)
-
-
-def complete(
-    core: SchedulerCore, assignment: events.Assignment, now: float
-) -> list[events.Assignment]:
-    return dispatched(core.handle(events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED), now))
 
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.names())
@@ -101,8 +95,7 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
     for number in range(10):  # the time that its tensors take is learned
         [request] = send(core, str(number), OTHER, float(number))
         assert request.concurrent
-        ended = events.AssignmentEnded(request.id, 1, Outcome.COMPLETED, compute_s=QUERY_S[OTHER])
-        core.handle(ended, number + 2 * QUERY_S[OTHER])
+        end(core, request, number + 2 * QUERY_S[OTHER], compute_s=QUERY_S[OTHER])
     send(core, "first", OTHER, 20.0)
     commands = core.handle(new_request("second", OTHER, 20.0), 20.001)
     [request] = dispatched(commands)
@@ -121,7 +114,7 @@ def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
         commands = core.handle(new_request(f"r-{number}", SHORT, now), now)
         assert not any(isinstance(command, events.Stop) for command in commands)
         [short] = dispatched(commands)
-        complete(core, short, now + 0.0005)
+        end(core, short, now + 0.0005)
 
 
 @every_policy
@@ -131,7 +124,7 @@ def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
     assert expected_answer_s(core, OTHER, 0.1) == pytest.approx(QUERY_S[OTHER])
     [other] = send(core, "other", OTHER, 0.1)
     assert other.concurrent
-    complete(core, other, 0.15)
+    end(core, other, 0.15)
     core.handle(events.AssignmentStarted(loading.id, 1.0), 1.0)
     assert core.expected_completion(JobId("job"), 1.0) == pytest.approx(11.0)
 
@@ -142,7 +135,7 @@ def test_concurrent_requests_in_one_session_are_limited() -> None:
     requests = range(2 * MAX_BRIEF_REQUESTS)
     found = [send(core, f"short-{number}", SHORT, 0.001) for number in requests]
     assert sum(map(len, found)) == MAX_BRIEF_REQUESTS
-    [next_one] = complete(core, found[0][0], 0.002)
+    [next_one] = dispatched(end(core, found[0][0], 0.002))
     assert next_one.concurrent
 
 
@@ -152,7 +145,7 @@ def test_brief_requests_do_not_wait_however_many_there_were_before() -> None:
     for number in range(2 * int(QUERY_S[LONG] / QUERY_S[SHORT])):
         [short] = send(core, f"short-{number}", SHORT, 0.0001 * number)
         assert short.concurrent
-        complete(core, short, 0.0001 * number)
+        end(core, short, 0.0001 * number)
 
 
 def test_brief_request_does_not_wait_for_long_ones_behind_its_own_engine() -> None:
@@ -172,8 +165,7 @@ def test_request_stays_brief_although_shared_cores_lengthen_a_few_of_its_queries
         assert short.concurrent
         compute_s = QUERY_S[SHORT] if number % 3 else 0.1
         now += compute_s
-        ended = events.AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=compute_s)
-        core.handle(ended, now)
+        end(core, short, now, compute_s=compute_s)
     assert short.query_s > BRIEF_SHARE * QUERY_S[LONG], "its mean is long"
 
 
@@ -195,10 +187,10 @@ def test_long_request_waits_for_the_one_that_runs_concurrently_in_its_session() 
     [concurrent] = send(core, "long-0", LONG, 0.001)
     assert concurrent.concurrent
     assert not send(core, "long-1", LONG, 0.002)
-    assert not complete(core, head, 0.01)
+    assert not dispatched(end(core, head, 0.01))
     behind_both_s = 3.001 - 0.5 + 3.0 / QUEUED_SHARE + 3.0
     assert expected_answer_s(core, LONG, 0.5) == pytest.approx(behind_both_s)
-    [following] = complete(core, concurrent, 3.001)
+    [following] = dispatched(end(core, concurrent, 3.001))
     assert following.job_id == "long-1"
 
 
@@ -208,7 +200,7 @@ def test_request_that_waits_for_cores_is_not_overtaken() -> None:
     [other] = send(core, "other", OTHER, 0.001)
     assert send(core, "third", THIRD, 0.002) == []
     assert send(core, "fourth", OTHER, 0.003) == [], "its session never becomes free otherwise"
-    [third] = complete(core, other, 0.05)
+    [third] = dispatched(end(core, other, 0.05))
     assert (third.engine, third.concurrent) == (THIRD, True)
     [short] = send(core, "short", SHORT, 0.051)
     assert short.concurrent, "brief ones take no cores"
@@ -277,7 +269,7 @@ def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
     send(core, "hung", LONG, 0.0)
     for second in range(1, 100):
         [short] = send(core, f"short-{second}", SHORT, float(second))
-        complete(core, short, second + 0.001)
+        end(core, short, second + 0.001)
         commands = core.handle(events.ProgressChecked(), second + 0.2)
         if any(isinstance(each, events.Eject) and each.worker_id == BOX for each in commands):
             return
@@ -291,7 +283,7 @@ def test_worker_is_ejected_if_only_a_concurrent_request_hangs(others: int) -> No
     [hung] = send(core, "hung", SHORT, 0.0)
     for number in range(1, others):
         send(core, f"long-{number}", LONG, 0.0)
-    complete(core, long, 100.0)
+    end(core, long, 100.0)
     other = replace(core.state.fleet.workers[BOX].worker, id=WorkerId("box-1"))
     core.handle(events.WorkerJoined(other), 100.0)
     commands = core.handle(events.ProgressChecked(), 100.2)
@@ -308,8 +300,7 @@ def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() 
         if number > 1:
             assert assignment.query_s == pytest.approx(0.03)
         compute_s = 0.03 if number else 1.6
-        ended = events.AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
-        commands = core.handle(ended, 2.0 * number + compute_s)
+        commands = end(core, assignment, 2.0 * number + compute_s, compute_s=compute_s)
         learned += [1 / each.entry.qps for each in commands if isinstance(each, events.Learned)]
     assert learned == pytest.approx([1.6, 0.03]), "and stored once it rests on enough of them"
 

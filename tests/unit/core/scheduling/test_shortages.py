@@ -3,10 +3,10 @@
 import math
 
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import Assignment, AssignmentEnded, Command, Fail, TimePassed
+from synergai.core.scheduling.events import Assignment, Command, Fail, TimePassed
 from synergai.core.scheduling.rules.failures import MEMORY_FAULTS
 from synergai.domain import Configuration, EngineName, Fault, JobId, Outcome, WorkerId
-from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
+from tests.cores import dispatched, end, make_core, new_entry, new_job, new_request, new_worker
 
 ENGINE = EngineName("e")
 GPU, CPU = Configuration(0, "", "cuda"), Configuration(4)
@@ -29,14 +29,7 @@ def arrive(core: SchedulerCore, name: str, now: float, *, request: bool = True) 
 
 
 def lack_memory(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
-    ended = AssignmentEnded(
-        assignment.id, 0, Outcome.FAILED, Fault.OUT_OF_MEMORY, "CUDA is out of memory"
-    )
-    return core.handle(ended, now)
-
-
-def complete(core: SchedulerCore, assignment: Assignment, now: float) -> None:
-    core.handle(AssignmentEnded(assignment.id, assignment.count, Outcome.COMPLETED), now)
+    return end(core, assignment, now, Outcome.FAILED, done=0, fault=Fault.OUT_OF_MEMORY)
 
 
 def test_query_runs_in_another_configuration_which_the_provider_resumes_from_later() -> None:
@@ -45,8 +38,8 @@ def test_query_runs_in_another_configuration_which_the_provider_resumes_from_lat
     assert first.configuration == GPU
     [second] = dispatched(lack_memory(core, first, 0.1))
     assert second.configuration == CPU
-    complete(core, second, 0.2)
-    complete(core, third := arrive(core, "b", 0.3), 0.4)
+    end(core, second, 0.2)
+    end(core, third := arrive(core, "b", 0.3), 0.4)
     assert third.configuration == CPU
     core.handle(TimePassed(), 1.2)
     assert arrive(core, "c", 1.3).configuration == GPU
@@ -61,10 +54,10 @@ def test_pause_doubles_until_a_query_is_completed() -> None:
         [second] = dispatched(lack_memory(core, first, now))
         [until] = core.paused(WorkerId("w")).values()
         pauses.append(until - now)
-        complete(core, second, now)
+        end(core, second, now)
         core.handle(TimePassed(), now := until)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
-    complete(core, arrive(core, "good", now), now)
+    end(core, arrive(core, "good", now), now)
     lack_memory(core, arrive(core, "bad", now), now)
     assert [until - now for until in core.paused(WorkerId("w")).values()] == [1.0]
 

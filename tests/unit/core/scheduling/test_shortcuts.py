@@ -15,9 +15,9 @@ from synergai.core.scheduling.state.estimator import Estimator
 from synergai.core.scheduling.state.jobs import JobRecord, Lease
 from synergai.core.scheduling.state.loads import Loads
 from synergai.core.scheduling.view import Fleet
-from synergai.domain import Configuration, EngineName, JobId, Outcome, Session, WorkerClass
+from synergai.domain import Configuration, EngineName, JobId, Session, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
-from tests.cores import new_assignment, new_entry, new_record, new_request, new_worker
+from tests.cores import end, new_assignment, new_entry, new_record, new_request, new_worker
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")
@@ -102,10 +102,7 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
         [dispatch] = core.handle(new_request(str(number), ENGINE, now, deadline=now + 1000.0), now)
         assert isinstance(dispatch, events.Dispatch)
         now += compute_s
-        ended = events.AssignmentEnded(
-            dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s
-        )
-        core.handle(ended, now)
+        end(core, dispatch.assignment, now, compute_s=compute_s)
         assert not core._leases.by_id
         assert not core._jobs.by_id
         assert not list(core._leases.paced_jobs(ENGINE))

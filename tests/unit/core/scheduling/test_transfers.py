@@ -4,7 +4,6 @@ import pytest
 
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
-    AssignmentEnded,
     AssignmentStarted,
     JobArrived,
     QueriesDone,
@@ -12,8 +11,8 @@ from synergai.core.scheduling.events import (
     TimePassed,
 )
 from synergai.core.scheduling.state.workers import MOST_AHEAD_S
-from synergai.domain import JobId, Outcome
-from tests.cores import dispatched, new_job, new_request, started, wakeup_of
+from synergai.domain import JobId
+from tests.cores import dispatched, end, new_job, new_request, started, wakeup_of
 from tests.digits import DIGITS, FAST, fast_core, make_entry, make_job
 
 
@@ -33,8 +32,7 @@ def run_transfers(core: SchedulerCore, *transfers_s: float) -> float:
         request = new_request(f"request-{number}", DIGITS, now)
         [assignment] = dispatched(core.handle(request, now))
         now += 0.01 + transfer_s
-        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01)
-        core.handle(ended, now)
+        end(core, assignment, now, compute_s=0.01)
     return now
 
 
@@ -135,7 +133,7 @@ def test_queries_that_are_ready_stay_so_although_a_report_of_fewer_is_late() -> 
     core.handle(new_job("job", DIGITS, 100, ready=10, with_tensors=True), 0.0)
     for ready in (100, 60):
         core.handle(QueriesReady(JobId("job"), ready), 0.1)
-    [assignment] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
+    [assignment] = dispatched(end(core, running, 1.0))
     assert assignment.count == 100
 
 
@@ -143,7 +141,7 @@ def test_inputs_of_single_queries_show_what_they_take() -> None:
     core = fast_core(make_entry(FAST, 1.0))
     job = new_job("job", DIGITS, 9, ready=1, with_tensors=True)
     [first] = dispatched(core.handle(job, 0.0))
-    core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED, compute_s=1.0), 1.2)
+    end(core, first, 1.2, compute_s=1.0)
     [second] = dispatched(core.handle(QueriesReady(JobId("job"), 3), 1.2))
     assert second.count == 2
     core.handle(QueriesReady(JobId("job"), 9), 1.3)
@@ -171,7 +169,7 @@ def test_inputs_for_which_a_busy_worker_waits_are_sent_earlier_from_then_on() ->
         core.handle(QueriesReady(JobId("job"), ready), ends_at - 0.3)
         assert not dispatched(core.handle(TimePassed(), ends_at - ahead_s - 0.001))
         [following] = dispatched(core.handle(TimePassed(), ends_at - ahead_s + 0.001))
-        core.handle(AssignmentEnded(assignment.id, 100, Outcome.COMPLETED), ends_at)
+        end(core, assignment, ends_at)
         core.handle(AssignmentStarted(following.id, 0.0), ends_at + waited_s)
         ahead_s += waited_s
         ends_at += waited_s + 1.0

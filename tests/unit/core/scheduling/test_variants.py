@@ -17,7 +17,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from tests.cores import make_core, new_entry, new_job, new_worker
+from tests.cores import end, make_core, new_entry, new_job, new_worker
 
 FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
 CLASS = WorkerClass("server")
@@ -132,10 +132,7 @@ class Fleet:
         """Let an assignment end after some time, part of which its engine took."""
         self.running.remove(assignment)
         self.now += seconds
-        ended = events.AssignmentEnded(
-            assignment.id, assignment.count, Outcome.COMPLETED, compute_s=compute_s
-        )
-        self._note(self.core.handle(ended, self.now))
+        self._note(end(self.core, assignment, self.now, compute_s=compute_s))
 
     def _note(self, commands: list[events.Command]) -> list[events.Command]:
         aborted = {
