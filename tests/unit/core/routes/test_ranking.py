@@ -16,7 +16,7 @@ FAST = Links({}, default=Link(math.inf))
 SIZES = {0: 100.0, 1: 1000.0, 2: 1000.0, 3: 10.0}
 
 
-def test_the_chain_of_the_lowest_latency_comes_first() -> None:
+def test_the_lowest_latency_comes_first_and_for_a_range_the_shorter_interval() -> None:
     paces = {
         Leg("a", 0, 1): 1.0,
         Leg("a", 0, 2): 1.5,
@@ -27,14 +27,6 @@ def test_the_chain_of_the_lowest_latency_comes_first() -> None:
     assert (first.stages, first.latency_s) == (((0, 2), (2, 3)), 1.7)
     assert (second.stages, second.latency_s) == (((0, 1), (1, 3)), 2.0)
 
-
-def test_a_range_prefers_the_chain_of_the_shorter_interval() -> None:
-    paces = {
-        Leg("a", 0, 1): 1.0,
-        Leg("a", 0, 2): 1.5,
-        Leg("b", 1, 3): 1.0,
-        Leg("b", 2, 3): 0.2,
-    }
     first, second = rank_chains(paces, SIZES, FAST, queries=100)
     assert (first.stages, first.interval_s) == (((0, 1), (1, 3)), 1.0)
     assert first.seconds(100) == 2 + 99 * 1.0

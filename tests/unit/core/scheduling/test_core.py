@@ -147,8 +147,7 @@ def test_setup_in_which_an_assignment_was_stopped_is_paid_again() -> None:
         worker = replace(joined.worker, keeps_sessions=keeps_sessions)
         core.handle(replace(joined, worker=worker), 0.0)
         [stopped] = dispatched(core.handle(make_job("a", 100), 0.0))
-        ended = AssignmentEnded(stopped.id, 0, Outcome.STOPPED)
-        [again] = dispatched(core.handle(ended, 2.0))
+        [again] = dispatched(end(core, stopped, 2.0, Outcome.STOPPED, done=0))
         assert again.setup_s == 3.0
 
 

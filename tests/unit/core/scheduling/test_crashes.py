@@ -1,5 +1,7 @@
 """Variants that crash their engine host while they compute."""
 
+import pytest
+
 from synergai.core.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -58,6 +60,15 @@ def test_a_pinned_request_that_crashed_its_variant_runs_on_another_worker() -> N
     assert second != first
 
 
+def crashed() -> Fleet:
+    """Return a fleet whose best variant has crashed once, and whose query another one answered."""
+    fleet = Fleet()
+    fleet.submit(qos=60.0)
+    crash(fleet)
+    fleet.end(fleet.running[0])
+    return fleet
+
+
 def test_other_assignments_of_the_variant_are_taken_back() -> None:
     fleet = Fleet()
     fleet.submit(qos=60.0, variant="small")
@@ -93,10 +104,7 @@ def test_a_variant_is_used_again_after_a_pause_that_doubles_with_each_crash() ->
 
 
 def test_a_completed_query_makes_the_next_pause_short_again() -> None:
-    fleet = Fleet()
-    fleet.submit(qos=60.0)
-    crash(fleet)
-    fleet.end(fleet.running[0])
+    fleet = crashed()
     wait(fleet, FIRST_CRASH_PAUSE_S)
     fleet.submit(qos=60.0)
     fleet.end(fleet.running[0])
@@ -115,25 +123,11 @@ def test_the_last_variant_of_a_worker_never_pauses() -> None:
 
 
 def test_a_pause_ends_if_no_other_variant_is_left() -> None:
-    fleet = Fleet()
-    fleet.submit(qos=60.0)
-    crash(fleet)
-    fleet.end(fleet.running[0])
+    fleet = crashed()
     others = frozenset(Configuration(variant=name) for name in ("medium", "small"))
     fleet.core.handle(ConfigurationsUnusable(WorkerId("worker-0"), FAMILY, others), fleet.now)
     fleet.submit(qos=60.0)
     assert variants_of(fleet.running) == ["large"]
-
-
-def test_crashes_on_a_worker_that_left_are_forgotten() -> None:
-    fleet = Fleet()
-    fleet.submit(qos=60.0)
-    crash(fleet)
-    fleet.end(fleet.running[0])
-    fleet.join(0)
-    fleet.submit(qos=60.0)
-    [pause] = pauses_after_crash(fleet)
-    assert pause.pause_s == FIRST_CRASH_PAUSE_S
 
 
 def replaced_files() -> EnginesChanged:
@@ -142,12 +136,13 @@ def replaced_files() -> EnginesChanged:
     return EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY}), {FAMILY: variants})
 
 
-def test_crashes_of_a_variant_with_another_file_are_forgotten() -> None:
-    fleet = Fleet()
-    fleet.submit(qos=60.0)
-    crash(fleet)
-    fleet.end(fleet.running[0])
-    fleet.core.handle(replaced_files(), fleet.now)
+@pytest.mark.parametrize("leaves", [True, False], ids=["it left", "its files were replaced"])
+def test_crashes_on_a_worker_are_forgotten_when(*, leaves: bool) -> None:
+    fleet = crashed()
+    if leaves:
+        fleet.join(0)
+    else:
+        fleet.core.handle(replaced_files(), fleet.now)
     fleet.submit(qos=60.0)
     assert variants_of(fleet.running) == ["large"]
     [pause] = pauses_after_crash(fleet)

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.events import (
     Assignment,
-    AssignmentEnded,
     AssignmentStarted,
     Dispatch,
     Finish,
@@ -236,8 +235,7 @@ def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
     core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 80.0)
     core.handle(QueriesDone(assignment.id, 500), 100.0)
     assert core.expected_completion(JobId("a"), 100.0) == 200.0
-    stopped = AssignmentEnded(assignment.id, 500, Outcome.STOPPED)
-    [resumed] = dispatched(core.handle(stopped, 100.0))
+    [resumed] = dispatched(end(core, assignment, 100.0, Outcome.STOPPED, done=500))
     assert resumed.query_s == 0.2
 
 

@@ -41,29 +41,21 @@ def stopped(commands: Sequence[events.Command]) -> list[int]:
     return [command.assignment_id for command in commands if isinstance(command, events.Stop)]
 
 
-def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
+def test_running_job_probes_a_worker_that_joins_which_then_takes_a_share_of_it() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 10_000))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
-    ended = events.AssignmentEnded(running.id, 1001, Outcome.STOPPED)
-    probe, rest = dispatched(core.handle(ended, 10.01))
+    probe, rest = dispatched(end(core, running, 10.01, Outcome.STOPPED, done=1001))
     assert (probe.worker_id, probe.probe, probe.count) == (NEW_1, True, PROBE_QUERIES)
     assert (rest.worker_id, rest.probe) == (OLD_1, False)
     assert rest.count == 10_000 - 1001 - PROBE_QUERIES
 
-
-def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
-    core = core_with_old_worker()
-    running = started(core, arrived("job", 10_000))
-    core.handle(joined(NEW_1, NEW), 10.0)
-    ended = events.AssignmentEnded(running.id, 1001, Outcome.STOPPED)
-    probe, rest = dispatched(core.handle(ended, 10.01))
     core.handle(events.AssignmentStarted(rest.id, 0.0), 10.01)
     core.handle(events.AssignmentStarted(probe.id, 0.0), 10.01)
     commands = end(core, probe, 10.17)
     assert stopped(commands) == [rest.id]
     shares = dispatched(commands)
-    shares += dispatched(core.handle(events.AssignmentEnded(rest.id, 16, Outcome.STOPPED), 10.18))
+    shares += dispatched(end(core, rest, 10.18, Outcome.STOPPED, done=16))
     assert {share.worker_id for share in shares} == {OLD_1, NEW_1}
     assert sum(share.count for share in shares) == 10_000 - 1001 - PROBE_QUERIES - 16
     assert min(share.count for share in shares) > 3_000
@@ -107,8 +99,7 @@ def test_job_is_stopped_once_for_each_worker() -> None:
     core = core_with_old_worker()
     running = started(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
-    ended = events.AssignmentEnded(running.id, 101, Outcome.STOPPED)
-    probe, rest = dispatched(core.handle(ended, 1.01))
+    probe, rest = dispatched(end(core, running, 1.01, Outcome.STOPPED, done=101))
     core.handle(events.AssignmentStarted(rest.id, 0.0), 1.01)
     failed = events.AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
     assert stopped(core.handle(failed, 2.0)) == []
