@@ -29,7 +29,7 @@ from synergai.wire.rpc import channel_options
 from synergai.wire.status import error_from_call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from synergai.oip import inference_pb2_grpc
     from synergai.v1 import fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc, store_pb2_grpc
@@ -178,14 +178,6 @@ class GatewayChannel:
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109 - sent to the server as the deadline
     ) -> ResponseT:
         """Make an idempotent call, retrying while the gateway is unavailable."""
-        return await self.retry(partial(self.call_once, method, request), timeout)
-
-    async def retry(
-        self,
-        attempt: Callable[[float | None], Awaitable[ResponseT]],
-        timeout: float | None,  # noqa: ASYNC109 - as above
-    ) -> ResponseT:
-        """Run `attempt` with the remaining seconds, until it ends other than by `Unavailable`."""
         began = time.monotonic()
         delays = self.backoff.delays()
         for number in count(1):
@@ -195,7 +187,7 @@ class GatewayChannel:
                 # gRPC lets a call whose timeout has expired race its response.
                 break
             try:
-                return await attempt(remaining)
+                return await self.call_once(method, request, remaining)
             except Unavailable:
                 delay = next(delays)
                 if number >= self._attempts and passed + delay > self._patience:

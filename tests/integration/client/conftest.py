@@ -408,3 +408,13 @@ def run(monkeypatch: pytest.MonkeyPatch) -> RunCommand:
         return await asyncio.to_thread(run_now, arguments)
 
     return run_command
+
+
+@pytest.fixture
+def ask(gateway: FakeGateway, run: RunCommand) -> RunCommand:
+    """Run a command that calls the gateway."""
+
+    async def run_at_gateway(*arguments: str) -> CommandResult:
+        return await run(*arguments, "--target", gateway.address)
+
+    return run_at_gateway

@@ -5,19 +5,17 @@ import json
 from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
-async def test_engine_is_unloaded_and_loaded(gateway: FakeGateway, run: RunCommand) -> None:
-    result = await run("engines", "unload", "identity", "--target", gateway.address)
+async def test_engine_is_unloaded_and_loaded(gateway: FakeGateway, ask: RunCommand) -> None:
+    result = await ask("engines", "unload", "identity")
     assert (result.code, result.out, result.err) == (0, "identity is unloaded\n", "")
     assert gateway.unloaded == {"identity"}
-    result = await run("engines", "load", "identity", "--target", gateway.address)
+    result = await ask("engines", "load", "identity")
     assert (result.code, result.out, result.err) == (0, "identity is loaded\n", "")
     assert gateway.unloaded == set()
 
 
-async def test_load_failure_prints_one_line_and_exits_1(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    result = await run("engines", "load", "broken", "--target", gateway.address)
+async def test_load_failure_prints_one_line_and_exits_1(ask: RunCommand) -> None:
+    result = await ask("engines", "load", "broken")
     assert (result.code, result.out, result.err) == (1, "", "error: the model file is truncated\n")
 
 

@@ -8,11 +8,11 @@ from tests.waiting import until
 
 
 async def test_submit_prints_nothing_but_the_jobs_id_to_stdout(
-    gateway: FakeGateway, run: RunCommand
+    gateway: FakeGateway, ask: RunCommand
 ) -> None:
-    result = await run(
+    result = await ask(
         *("submit", "identity", "--queries", "5", "--qos", "2", "--priority", "3"),
-        *("--tenant", "roof", "--key", "k", "--target", gateway.address),
+        *("--tenant", "roof", "--key", "k"),
     )
     assert (result.code, result.out) == (0, "job-k\n")
     assert result.err == "watch it with 'synergai jobs watch job-k'\n"
@@ -20,31 +20,25 @@ async def test_submit_prints_nothing_but_the_jobs_id_to_stdout(
     assert (spec.queries, spec.qos_s, spec.priority, spec.tenant) == (5, 2.0, 3, "roof")
 
 
-async def test_rejected_submission_exits_1(gateway: FakeGateway, run: RunCommand) -> None:
-    result = await run(
+async def test_rejected_submission_exits_1(ask: RunCommand) -> None:
+    result = await ask(
         *("submit", "identity", "--queries", "5", "--qos", "0.125", "--key", "k"),
-        *("--target", gateway.address),
     )
     assert (result.code, result.out) == (1, "job-k\n")
     assert result.err == "error: job job-k rejected: no worker would be done in time\n"
 
 
-async def test_submit_and_watch_shows_the_finished_job(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    result = await run(
-        "submit", "identity", "--queries", "10", "--watch", "--target", gateway.address
-    )
+async def test_submit_and_watch_shows_the_finished_job(ask: RunCommand) -> None:
+    result = await ask("submit", "identity", "--queries", "10", "--watch")
     assert result.code == 0
     assert "succeeded" in result.out
     assert "10 queries from 0 on nano" in result.out
     assert "90.00%" in result.out
 
 
-async def test_watching_a_failed_job_exits_1(gateway: FakeGateway, run: RunCommand) -> None:
-    result = await run(
+async def test_watching_a_failed_job_exits_1(ask: RunCommand) -> None:
+    result = await ask(
         *("submit", "broken", "--queries", "1", "--key", "k", "--watch", "--json"),
-        *("--target", gateway.address),
     )
     assert result.code == 1
     assert json.loads(result.out)["state"] == "failed"
@@ -65,29 +59,25 @@ async def test_interrupting_a_watch_does_not_cancel_the_job(
     assert "the job continues; cancel it with 'synergai jobs cancel job-k'" in result.err
 
 
-async def test_jobs_are_listed_as_a_table_and_as_json(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    await run("submit", "identity", "--queries", "1000", "--key", "k", "--target", gateway.address)
-    table = await run("jobs", "list", "--target", gateway.address)
+async def test_jobs_are_listed_as_a_table_and_as_json(ask: RunCommand) -> None:
+    await ask("submit", "identity", "--queries", "1000", "--key", "k")
+    table = await ask("jobs", "list")
     assert "job-k" in table.out
     assert "queued" in table.out
-    [job] = json.loads((await run("jobs", "list", "--json", "--target", gateway.address)).out)
+    [job] = json.loads((await ask("jobs", "list", "--json")).out)
     assert job["spec"]["queries"] == 1000
     assert job["spec"]["qos"] is None
-    none = await run("jobs", "list", "--state", "failed", "--json", "--target", gateway.address)
+    none = await ask("jobs", "list", "--state", "failed", "--json")
     assert json.loads(none.out) == []
 
 
-async def test_unknown_job_prints_one_line(gateway: FakeGateway, run: RunCommand) -> None:
-    result = await run("jobs", "show", "nothing", "--target", gateway.address)
+async def test_unknown_job_prints_one_line(ask: RunCommand) -> None:
+    result = await ask("jobs", "show", "nothing")
     assert (result.code, result.out, result.err) == (1, "", "error: there is no job 'nothing'\n")
 
 
-async def test_workers_are_shown_as_a_table_and_as_json(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    table = await run("workers", "--target", gateway.address)
+async def test_workers_are_shown_as_a_table_and_as_json(ask: RunCommand) -> None:
+    table = await ask("workers")
     assert table.code == 0
     for text in (
         "nano",
@@ -98,7 +88,7 @@ async def test_workers_are_shown_as_a_table_and_as_json(
         "the model file is truncated",
     ):
         assert text in table.out
-    [worker] = json.loads((await run("workers", "--json", "--target", gateway.address)).out)
+    [worker] = json.loads((await ask("workers", "--json")).out)
     assert worker["state"] == "idle"
     assert worker["sessions"][0]["configuration"]["threads"] == 2
 
@@ -110,10 +100,9 @@ async def test_unreachable_gateway_prints_one_line(run: RunCommand, unreachable:
     assert result.err == f"error: {reason}; is it running?\n"
 
 
-async def test_cancel_tells_that_the_job_had_ended(gateway: FakeGateway, run: RunCommand) -> None:
-    target = ("--target", gateway.address)
-    await run("submit", "identity", "--queries", "4", "--key", "k", *target)
-    assert "ended" not in (await run("jobs", "cancel", "job-k", *target)).err
-    again = await run("jobs", "cancel", "job-k", *target)
+async def test_cancel_tells_that_the_job_had_ended(ask: RunCommand) -> None:
+    await ask("submit", "identity", "--queries", "4", "--key", "k")
+    assert "ended" not in (await ask("jobs", "cancel", "job-k")).err
+    again = await ask("jobs", "cancel", "job-k")
     assert again.code == 0
     assert again.err == "the job had already ended (cancelled)\n"

@@ -68,14 +68,13 @@ async def test_error_of_an_iterable_is_not_taken_for_one_of_its_upload(
 
 
 async def test_command_writes_the_results_and_continues(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+    gateway: FakeGateway, ask: RunCommand, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "rows.npy", np.arange(8.0).reshape(4, 2))
     (tmp_path / "bad.npy").write_bytes(b"no array")
     output = tmp_path / "results"
     command = ("submit", "identity", "--inputs", f"{tmp_path}/*.npy", "--output", str(output))
-    target = ("--target", gateway.address)
-    done = await run(*command, *target)
+    done = await ask(*command)
     assert done.code == 0, done.err
     assert "5 results in" in done.out
     assert "bad.npy: it is not an array in NumPy's format" in done.err
@@ -90,24 +89,24 @@ async def test_command_writes_the_results_and_continues(
     assert found[4]["y"].tolist() == [6.0, 7.0]
 
     submissions = len(gateway.submissions)
-    again = await run(*command, "--json", *target)
+    again = await ask(*command, "--json")
     facts = json.loads(again.out)
     assert (again.code, facts["results"], len(gateway.submissions)) == (0, 5, submissions)
 
     kept = dict(gateway.uploads)
     del gateway.uploads[next(iter(gateway.uploads))]  # the results are no longer kept
-    again = await run(*command, "--json", *target)
+    again = await ask(*command, "--json")
     assert (again.code, json.loads(again.out)["results"]) == (0, 5), again.err
     gateway.uploads |= kept
 
-    other = await run(*command, "--qos", "2h", *target)
+    other = await ask(*command, "--qos", "2h")
     assert other.code == 1
     assert f"has the results of job {facts['id']} (identity); choose another" in other.err
 
     fetched = tmp_path / "fetched"
-    options = ("--output", str(fetched), "--follow", *target)
+    options = ("--output", str(fetched), "--follow")
     for new in (5, 0):
-        done = await run("jobs", "results", facts["id"], *options)
+        done = await ask("jobs", "results", facts["id"], *options)
         assert done.code == 0, done.err
         assert f"5 results in {fetched} ({new} new)" in done.out
     assert {index: result.name for index, result in synergai.read_results(fetched)} == {
@@ -116,12 +115,12 @@ async def test_command_writes_the_results_and_continues(
 
 
 async def test_command_without_output_leaves_results_at_the_gateway(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+    ask: RunCommand, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.ones(3, np.float32))
     inputs = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"))
-    detached = await run(*inputs, "--detach", "--target", gateway.address)
-    waited = await run(*inputs, "--target", gateway.address)
+    detached = await ask(*inputs, "--detach")
+    waited = await ask(*inputs)
     job_id = detached.out.strip()
     assert job_id
     assert f"synergai jobs watch {job_id}" in detached.err
@@ -131,33 +130,33 @@ async def test_command_without_output_leaves_results_at_the_gateway(
 
 
 async def test_command_finds_its_job_after_a_promotion(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+    gateway: FakeGateway, ask: RunCommand, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.ones(3, np.float32))
     output = ("--output", str(tmp_path / "results"))
     command = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"), "--json")
-    first = await run(*command, "--detach", "--target", gateway.address)
+    first = await ask(*command, "--detach")
     gateway.version = "2"
-    again = await run(*command, *output, "--target", gateway.address)
+    again = await ask(*command, *output)
     assert (again.code, json.loads(again.out)["id"]) == (0, json.loads(first.out)["id"]), again.err
 
 
 async def test_rejected_job_does_not_claim_the_directory(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+    gateway: FakeGateway, ask: RunCommand, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.ones(3, np.float32))
     output = tmp_path / "results"
     command = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"), "--output", str(output))
     gateway.refused_from = 0
-    refused = await run(*command, "--target", gateway.address)
+    refused = await ask(*command)
     assert (refused.code, output.exists()) == (1, False), refused.err
     gateway.refused_from = None
-    other = await run(*command, "--qos", "2h", "--target", gateway.address)
+    other = await ask(*command, "--qos", "2h")
     assert other.code == 0, other.err
 
 
 async def test_follower_of_results_learns_that_the_job_did_not_succeed(
-    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+    gateway: FakeGateway, ask: RunCommand, tmp_path: Path
 ) -> None:
     async with synergai.Client(gateway.address) as client:
         job = await client.submit("identity", inputs=np.arange(6.0).reshape(3, 2))
@@ -172,11 +171,11 @@ async def test_follower_of_results_learns_that_the_job_did_not_succeed(
             await follow()
         assert found == [0, 1, 2]
         assert [index async for index, _ in job.results(follow=False)] == [0, 1, 2]
-    results = ("jobs", "results", job.id, "--target", gateway.address)
+    results = ("jobs", "results", job.id)
     options = ("--output", str(tmp_path / "a"))
     for _ in range(2):
-        followed = await run(*results, *options, "--follow")
+        followed = await ask(*results, *options, "--follow")
         assert followed.code == 1
         assert f"job {job.id} cancelled" in followed.err
         assert followed.out
-        assert (await run(*results, *options)).code == 0
+        assert (await ask(*results, *options)).code == 0
