@@ -5,14 +5,25 @@ from datetime import UTC, datetime
 import pytest
 from rich.text import Text
 
-from synergai.cli.output import cut_text, format_age, format_seconds, print_facts, print_table
+from synergai.cli.output import (
+    count_progress,
+    cut_text,
+    format_age,
+    format_seconds,
+    print_facts,
+    print_table,
+)
+
+
+def assume_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    monkeypatch.setenv("COLUMNS", str(columns))
 
 
 def test_narrow_terminal_keeps_names_whole_and_folds_other_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
-    monkeypatch.setenv("COLUMNS", "60")
+    assume_terminal(monkeypatch, 60)
     name = "01J9ZT5N4C3X8Q7W6V5B4N3M2K"
 
     print_table(("job", "reason"), [(name, "no worker would have been done in time " * 2)])
@@ -33,8 +44,7 @@ def test_control_characters_are_replaced(capsys: pytest.CaptureFixture[str]) -> 
 def test_narrow_terminal_does_not_break_short_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "40")
+    assume_terminal(monkeypatch, 40)
 
     print_table(
         ("job", "engine", "state"),
@@ -47,8 +57,7 @@ def test_narrow_terminal_does_not_break_short_words(
 def test_narrow_terminal_leaves_columns_out_instead_of_breaking_names_and_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "50")
+    assume_terminal(monkeypatch, 50)
     columns = ("worker", "engine", "p50", "queries", "age")
     row = ("cloud-1", "onnx_mobilenet_op11_2024", "0.119 ms", "1,234,567", "12 min")
 
@@ -102,9 +111,21 @@ def test_fault_is_cut_at_the_terminals_width_and_whole_in_a_pipe(
     print_table(("engine", "fault"), [("e", cut_text(fault, "red"))])
     assert fault.strip() in capsys.readouterr().out
 
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
+    assume_terminal(monkeypatch, 60)
     print_table(("engine", "fault"), [("e", cut_text(fault, "red"))])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "…" in lines[2]
+
+
+def test_without_a_bar_nothing_is_printed_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with count_progress() as progress:
+        progress.remove_task(progress.add_task("listing"))
+    assert capsys.readouterr().err == ""
+
+
+def test_bar_in_a_file_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with count_progress() as progress:
+        progress.add_task("uploading", total=1, completed=1)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("uploading ")

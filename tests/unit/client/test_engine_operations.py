@@ -1,11 +1,8 @@
 """Checks of operations on engines before the gateway is called."""
 
-from pathlib import Path
-
 import pytest
 
 import synergai
-from synergai.models.manifest import pack
 
 VERSIONS = (-1, 0, 1 << 31, 10**20)
 
@@ -20,11 +17,3 @@ async def test_version_that_no_store_can_have_is_refused(version: int) -> None:
         ):
             with pytest.raises(synergai.InvalidInput, match="a version must be a number from 1"):
                 await call
-
-
-@pytest.mark.parametrize(("name", "version"), [("a b", 1), *(("echo", each) for each in VERSIONS)])
-def test_files_are_not_read_for_a_name_or_version_that_is_not_valid(
-    tmp_path: Path, name: str, version: int
-) -> None:
-    with pytest.raises(synergai.InvalidInput, match=r"not a valid engine name|a version must be"):
-        pack(tmp_path / "missing.onnx", name, version)

@@ -217,11 +217,7 @@ def test_damaged_file_fails_alone(name: str, content: bytes, expected: str, tmp_
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
-        (np.zeros((2, 3, 4, 5)), "does not suit input 'x'"),
-        (np.zeros(()), "does not suit input 'x'"),
-        (np.zeros((3, 5)), "does not suit input 'x'"),
-        (np.zeros((3, 1, 5)), "does not suit input 'x'"),
-        (np.zeros(5), "does not suit input 'x'"),
+        *((np.zeros(shape), "does not suit input 'x'") for shape in ((), 5, (3, 5), (3, 1, 5))),
         (np.asfortranarray(np.zeros((3, 2))), "Fortran order"),
         (np.array([{}]), "Python objects"),
         (np.zeros(3, [(f"column {n}", "f4") for n in range(900)]), "structured .* columns as one"),

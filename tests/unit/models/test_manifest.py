@@ -14,7 +14,6 @@ from synergai.models.manifest import (
     packed_name,
     read_manifest,
 )
-from synergai.names import validate_stored_version
 
 A = "a" * 64
 
@@ -168,7 +167,11 @@ def test_damaged_manifest_is_refused(data: bytes) -> None:
         read_manifest(data)
 
 
-@pytest.mark.parametrize("version", [0, -1, 1 << 31])
-def test_version_must_be_a_positive_number(version: int) -> None:
-    with pytest.raises(InvalidInput, match="from 1 to"):
-        validate_stored_version(version)
+@pytest.mark.parametrize(
+    ("name", "version"), [("a b", 1), ("echo", 0), ("echo", -1), ("echo", 1 << 31)]
+)
+def test_files_are_not_read_for_a_name_or_version_that_is_not_valid(
+    tmp_path: Path, name: str, version: int
+) -> None:
+    with pytest.raises(InvalidInput, match=r"not a valid engine name|a version must be"):
+        pack(tmp_path / "missing.onnx", name, version)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import InvalidInput
@@ -43,19 +43,20 @@ def test_array_of_equal_rank_is_split_into_batches_of_one(tmp_path: Path) -> Non
     assert found.labels is None
 
 
-def test_array_of_higher_rank_is_split_along_the_leading_axis(tmp_path: Path) -> None:
-    definition = saved(tmp_path, x_0=np.zeros((3, 5, 2), np.float32))
+@pytest.mark.parametrize(
+    ("array", "spec"),
+    [
+        (np.zeros((3, 5, 2), np.float32), TensorSpec("x:0", "FP32", (5, 2))),
+        (np.arange(3), TensorSpec("x:0", "INT64", ())),
+    ],
+)
+def test_array_of_higher_rank_is_split_along_the_leading_axis(
+    tmp_path: Path, array: NDArray[np.generic], spec: TensorSpec
+) -> None:
+    found = load_samples(saved(tmp_path, x_0=array), [spec])
 
-    assert load_samples(definition, [X]).inputs[0]["x:0"].shape == (5, 2)
-
-
-def test_samples_of_a_scalar_input_are_scalars(tmp_path: Path) -> None:
-    definition = saved(tmp_path, x_0=np.arange(3, dtype=np.int64))
-
-    found = load_samples(definition, [TensorSpec("x:0", "INT64", ())])
-
-    assert found.inputs[2]["x:0"].shape == ()
-    assert found.inputs[2]["x:0"] == 2
+    assert [each["x:0"].shape for each in found.inputs] == [spec.shape] * 3
+    assert np.array_equal(found.inputs[2]["x:0"], array[2])
 
 
 def test_labels_are_loaded_with_the_samples(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
-"""Durations on the command line."""
+"""Settings on the command line: durations, and panels of the help."""
 
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
+from gateway.serve.serve_settings import ServeSettings
 from profiler.loadgen.loadgen_settings import LoadSettings
 from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.cli.options import parse_duration
 from synergai.errors import InvalidSettings
-from synergai.runtime.settings import options_of
+from synergai.runtime.settings import Settings, options_of
 from worker_agent.agent_settings import AgentSettings
 
 
@@ -46,3 +47,14 @@ def test_no_setting_in_seconds_takes_only_numbers() -> None:
         and option.metavar != "DURATION"
     ]
     assert plain == []
+
+
+@pytest.mark.parametrize("settings", [GatewaySettings, ServeSettings])
+def test_panels_of_the_help_have_options_once_and_leave_the_common_ones(
+    settings: type[Settings],
+) -> None:
+    shown = {name for name, option in options_of(settings).items() if option.description}
+    placed = [name for names in settings.panels.values() for name in names]
+    assert set(placed) < shown
+    assert len(placed) == len(set(placed))
+    assert len(shown) - len(placed) <= 8
