@@ -1,4 +1,4 @@
-"""Zoo engines, built in full and run by ONNX Runtime."""
+"""A zoo engine, built in full and run by ONNX Runtime; the acceptance tests build all of them."""
 
 import numpy as np
 import onnxruntime
@@ -6,11 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 from profiler.zoo import recipes as zoo
-from profiler.zoo.photographs import load_photographs
 from synergai.domain import TensorSpec
 from synergai.models.directory import EngineDefinition
 from synergai.models.samples import load_samples
-from tests.tiny_images import mobilenet_input
 
 
 def run(
@@ -27,11 +25,6 @@ def run(
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
     return zoo.build("onnx_digits", tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> EngineDefinition:
-    return zoo.build("onnx_mobilenet_op11", tmp_path_factory.mktemp("models"))
 
 
 def test_accuracy_of_digits_is_as_recorded(digits: EngineDefinition) -> None:
@@ -52,26 +45,3 @@ def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
     again = zoo.build("onnx_digits", digits.file.parents[1])
 
     assert again.sha256 == digits.sha256
-
-
-def test_mobilenet_distinguishes_the_photographs(mobilenet: EngineDefinition) -> None:
-    images = np.concatenate([mobilenet_input(photo.jpeg) for photo in load_photographs()])
-
-    first, second = run(mobilenet, {"input:0": images})
-
-    for answer in (first, second):
-        assert answer.shape == (1001,)
-        assert answer.sum() == pytest.approx(1, abs=1e-4)
-        # Neither undecided nor certain: uniform would be 0.001.
-        assert 0.01 < answer.max() < 0.99
-    assert first.argmax() != second.argmax()
-
-
-def test_mobilenet_gives_the_same_result_in_a_batch(mobilenet: EngineDefinition) -> None:
-    samples = load_samples(mobilenet, [TensorSpec("input:0", "FP32", (-1, 3, 224, 224))])
-    images = [sample["input:0"] for sample in samples.inputs]
-
-    together = run(mobilenet, {"input:0": np.concatenate(images[:2])})
-
-    assert len(images) == 20
-    assert np.allclose(run(mobilenet, {"input:0": images[1]})[0], together[1], atol=1e-5)

@@ -52,7 +52,7 @@ def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> 
 def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
     entries = [new_entry(ENGINE, "local", qps, Configuration(1, mode)) for mode, qps in QPS.items()]
     add_to_dictionary(fleet.directory / "gateway" / "dictionary.db", entries)
-    spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
+    spec = jobs_pb2.JobSpec(engine=ENGINE, queries=20_000)
     with grpc.insecure_channel(fleet.address) as channel:
         profiles = fleet_pb2_grpc.FleetStub(channel)
         wait_until(lambda: profiles.GetDictionary(fleet_pb2.GetDictionaryRequest()).entries)
