@@ -26,10 +26,16 @@ sys.dont_write_bytecode = False
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection() -> None:
+    """Collect tests without collecting garbage, of which there is little."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what collecting the tests has allocated out of all garbage collections."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
