@@ -1,7 +1,10 @@
-"""Problems of routes of a chain with one cut, over workers that are alike."""
+"""Problems of routes: drawn ones, and a chain with one cut over workers that are alike."""
 
 import math
 
+from hypothesis import strategies as st
+
+from benchmarks.drawn_routes import drawn_problem
 from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import (
     HOST_BYTES,
@@ -35,4 +38,15 @@ def halves(
         workers=tuple(RouteWorker(f"w{n}", seconds, budget) for n, budget in enumerate(budgets)),
         links=Links({}, default=Link(math.inf, latency_s)),
         queries=queries,
+    )
+
+
+def problems(cuts: int, workers: int, *queries: int) -> st.SearchStrategy[RouteProblem]:
+    """Draw problems of at most so many cuts and workers, and one of some numbers of queries."""
+    return st.builds(
+        drawn_problem,
+        st.integers(0, 2**32 - 1),
+        cuts=st.integers(0, cuts),
+        workers=st.integers(0, workers),
+        queries=st.sampled_from(queries),
     )

@@ -45,3 +45,14 @@ def save_coco(folder: Path, colours: Sequence[str]) -> Path:
     instances = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "annotations" / "instances_val2017.json").write_text(json.dumps(instances))
     return folder
+
+
+def logged(folder: Path, responses: dict[int, bytes]) -> Path:
+    """Write an accuracy log in LoadGen's format."""
+    path = folder / "mlperf_log_accuracy.json"
+    entries = [
+        {"seq_id": seq, "qsl_idx": index, "data": data.hex().upper()}
+        for seq, (index, data) in enumerate(responses.items())
+    ]
+    path.write_text(json.dumps(entries))
+    return path

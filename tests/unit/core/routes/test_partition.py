@@ -1,25 +1,15 @@
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.optimal import optimal_route
 from profiler.planning.plan import RoutePlan, partition, pour
 from synergai.core.routes.problem import Leg, Route, RouteProblem
-from tests.chain_problems import HALF, WHOLE, halves
+from tests.chain_problems import HALF, WHOLE, halves, problems
 
 
 @settings(max_examples=50)
-@given(
-    st.builds(
-        drawn_problem,
-        st.integers(0, 2**32 - 1),
-        cuts=st.integers(0, 6),
-        workers=st.integers(0, 5),
-        queries=st.sampled_from([1, 7, 300]),
-    )
-)
+@given(problems(6, 5, 1, 7, 300))
 def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem) -> None:
     plan, single = partition(problem), optimal_route(problem)
     if single is None:

@@ -219,21 +219,13 @@ def test_profile_measured_on_one_class_leaves_the_paces_of_others() -> None:
     assert core.paces[FAST_1, DIGITS] == pace
 
 
-def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None:
-    core = fast_core(make_entry(FAST, 10.0))
-    assignment = started(core, make_job("a", 1000), 0.0)
-    core.handle(QueriesDone(assignment.id, 100), 20.0)
-    core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 20.0)
-    core.handle(QueriesDone(assignment.id, 200), 40.0)
-    assert (FAST_1, DIGITS) not in core.paces
-
-
-def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
+def test_new_profile_replaces_the_pace_that_a_job_has_shown_which_teaches_none_then() -> None:
     core = fast_core(make_entry(FAST, 10.0))
     assignment = started(core, make_job("a", 1000), 0.0)
     core.handle(QueriesDone(assignment.id, 400), 80.0)
     core.handle(ProfilesAdded((make_entry(FAST, 5.0),)), 80.0)
     core.handle(QueriesDone(assignment.id, 500), 100.0)
+    assert (FAST_1, DIGITS) not in core.paces
     assert core.expected_completion(JobId("a"), 100.0) == 200.0
     [resumed] = dispatched(end(core, assignment, 100.0, Outcome.STOPPED, done=500))
     assert resumed.query_s == 0.2

@@ -1,23 +1,26 @@
 """What the choice of variants keeps between requests, compared with what it would compute."""
 
 import math
+from typing import TypeAlias
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from synergai.core.scheduling.core import SchedulerCore
-from synergai.core.scheduling.events import AssignmentEnded
 from synergai.core.scheduling.state.estimate import Limit
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.core.scheduling.variants.allowance import ConvexFront, build_front
 from synergai.core.scheduling.variants.margins import Query
 from synergai.core.scheduling.variants.pools import Family, Fronts, Pools, _Pool
-from synergai.domain import EngineName, Outcome
+from synergai.domain import EngineName
+from tests.cores import end
 from tests.unit.core.scheduling.test_variants import FAMILY, Fleet
 
 FRESH_FOR_S = 0.02
 
+Steps: TypeAlias = list[tuple[float, str, float, float]]
+"""Gaps, actions, seconds until the deadline, and actual over expected time."""
 steps = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 0.001, 0.003, 0.01, 0.05, 0.3]),
@@ -30,8 +33,8 @@ steps = st.lists(
 )
 
 
-def drive(fleet: Fleet, drawn: list[tuple[float, str, float, float]]) -> None:
-    """Apply random events; the last number of each is actual over expected time."""
+def drive(fleet: Fleet, drawn: Steps) -> None:
+    """Apply random events."""
     workers = 1
     for gap, action, qos, slow in drawn:
         fleet.now += gap
@@ -51,10 +54,7 @@ def drive(fleet: Fleet, drawn: list[tuple[float, str, float, float]]) -> None:
             case _ if fleet.running:
                 ended = fleet.running.pop(0)
                 compute_s = slow * ended.count * ended.query_s
-                event = AssignmentEnded(
-                    ended.id, ended.count, Outcome.COMPLETED, compute_s=compute_s
-                )
-                fleet._note(fleet.core.handle(event, fleet.now))
+                fleet._note(end(fleet.core, ended, fleet.now, compute_s=compute_s))
 
 
 class FreshFronts(Fronts):
@@ -88,9 +88,7 @@ def fresh_pools(core: SchedulerCore) -> Pools:
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_allowances_are_those_of_a_moment_ago(
-    drawn: list[tuple[float, str, float, float]],
-) -> None:
+def test_allowances_are_those_of_a_moment_ago(drawn: Steps) -> None:
     fleet = Fleet()
     core = fleet.core
     pools = core.state.variants._pools
@@ -115,9 +113,7 @@ def test_allowances_are_those_of_a_moment_ago(
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(
-    drawn: list[tuple[float, str, float, float]],
-) -> None:
+def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(drawn: Steps) -> None:
     fleet = Fleet()
     core = fleet.core
     pools = core.state.variants._pools
@@ -157,9 +153,7 @@ def reference_limit_s(core: SchedulerCore, query: Query) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_no_request_gets_a_variant_that_makes_one_late(
-    drawn: list[tuple[float, str, float, float]],
-) -> None:
+def test_no_request_gets_a_variant_that_makes_one_late(drawn: Steps) -> None:
     fleet = Fleet()
     core = fleet.core
     margins = core.state.variants.margins
@@ -190,9 +184,7 @@ def test_no_request_gets_a_variant_that_makes_one_late(
         (0.0, "floor", 0.05, 0.0),
     ]
 )
-def test_estimates_follow_what_is_observed(
-    drawn: list[tuple[float, str, float, float]],
-) -> None:
+def test_estimates_follow_what_is_observed(drawn: Steps) -> None:
     fleet = Fleet()
     core = fleet.core
     for step in drawn:

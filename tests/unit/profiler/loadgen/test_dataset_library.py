@@ -1,6 +1,5 @@
 """Data sets of images as sample libraries."""
 
-import json
 import os
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.samples import Samples
 from tests.engines import new_engine
-from tests.tiny_datasets import save_coco, save_imagenet
+from tests.tiny_datasets import logged, save_coco, save_imagenet
 from tests.tiny_images import BOX, picture
 
 ENGINE = new_engine(
@@ -24,17 +23,6 @@ ENGINE = new_engine(
     preprocess="mobilenet",
     postprocess="classes",
 )
-
-
-def logged(folder: Path, responses: dict[int, bytes]) -> Path:
-    """Write an accuracy log in LoadGen's format."""
-    path = folder / "mlperf_log_accuracy.json"
-    entries = [
-        {"seq_id": seq, "qsl_idx": index, "data": data.hex().upper()}
-        for seq, (index, data) in enumerate(responses.items())
-    ]
-    path.write_text(json.dumps(entries))
-    return path
 
 
 def test_images_are_sent_as_files(tmp_path: Path) -> None:

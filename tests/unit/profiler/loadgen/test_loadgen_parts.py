@@ -1,6 +1,5 @@
 """LoadGen settings, query counter and accuracy logs, without LoadGen runs or a gateway."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from profiler.loadgen.mlperf import scenario_settings
 from synergai.errors import DeadlineExceeded, InvalidInput, InvalidSettings, Overloaded, Unavailable
 from synergai.models.samples import Samples
 from synergai.runtime.settings import decode_config, encode_config
+from tests.tiny_datasets import logged
 
 FASTEST_S = 0.002
 
@@ -138,15 +138,6 @@ def test_counter_is_not_stalled_without_queries_in_flight() -> None:
 # --- accuracy -------------------------------------------------------------------------------
 
 
-def log_of(path: Path, responses: dict[int, bytes]) -> Path:
-    entries = [
-        {"seq_id": number, "qsl_idx": index, "data": data.hex()}
-        for number, (index, data) in enumerate(responses.items())
-    ]
-    path.write_text(json.dumps(entries))
-    return path
-
-
 def sample_set(labels: list[int] | None) -> SampleSet:
     inputs = [{"x": np.zeros(1, np.float32)}] * 3
     return SampleSet(Samples(inputs, None if labels is None else np.array(labels)), "here", "y")
@@ -159,7 +150,7 @@ def test_class_is_logged_and_compared_with_the_label(tmp_path: Path) -> None:
         i: samples.encode_response(i, {"y": np.array([row])}) for i, row in enumerate(outputs)
     }
     assert responses[0] == np.float32(1).tobytes()
-    accuracy = samples.evaluate(log_of(tmp_path / "log", responses))
+    accuracy = samples.evaluate(logged(tmp_path, responses))
     assert accuracy is not None
     assert (accuracy.measure, accuracy.samples) == ("top-1", 3)
     assert accuracy.value == pytest.approx(2 / 3)
@@ -167,7 +158,7 @@ def test_class_is_logged_and_compared_with_the_label(tmp_path: Path) -> None:
 
 def test_failed_sample_counts_as_wrong(tmp_path: Path) -> None:
     accuracy = sample_set([0, 0, 0]).evaluate(
-        log_of(tmp_path / "log", {0: np.float32(0).tobytes(), 1: b""})
+        logged(tmp_path, {0: np.float32(0).tobytes(), 1: b""})
     )
     assert accuracy is not None
     assert accuracy.value == 0.5

@@ -1,20 +1,14 @@
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.drawn_routes import drawn_problem
 from profiler.planning.genetic import genetic
 from profiler.planning.optimal import optimal_route
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Route, RouteProblem
+from tests.chain_problems import problems
 
-PROBLEMS = st.builds(
-    drawn_problem,
-    st.integers(0, 2**32 - 1),
-    cuts=st.integers(0, 12),
-    workers=st.integers(0, 4),
-    queries=st.sampled_from([1, 100]),
-)
+PROBLEMS = problems(12, 4, 1, 100)
 
 
 def bred(problem: RouteProblem, seed: int = 0) -> Route | None:

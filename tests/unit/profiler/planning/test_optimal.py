@@ -19,15 +19,10 @@ from profiler.planning.tables import MAX_SETS, Tables
 from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteWorker
+from tests.chain_problems import problems
 
 SEEDS = st.integers(0, 2**32 - 1)
-PROBLEMS = st.builds(
-    drawn_problem,
-    SEEDS,
-    cuts=st.integers(0, 4),
-    workers=st.integers(0, 4),
-    queries=st.sampled_from([1, 2, 5, 30, 1000]),
-)
+PROBLEMS = problems(4, 4, 1, 2, 5, 30, 1000)
 
 
 def seconds(problem: RouteProblem, route: Route | None) -> float:

@@ -19,6 +19,7 @@ from synergai.core.routes.links import Hop, Link, Links
 from synergai.core.routes.planner import ROUTE_PLANNERS, Search, run_search
 from synergai.core.routes.problem import Route, RouteProblem, RouteTimes
 from synergai.errors import InvalidInput
+from tests.chain_problems import problems
 
 SEARCHES = [
     ("lls", {}),
@@ -28,13 +29,7 @@ SEARCHES = [
     ("shisha", {}),
     ("shisha", {"alpha": 10}),
 ]
-PROBLEMS = st.builds(
-    drawn_problem,
-    st.integers(0, 2**32 - 1),
-    cuts=st.integers(0, 9),
-    workers=st.integers(0, 4),
-    queries=st.sampled_from([1, 100]),
-)
+PROBLEMS = problems(9, 4, 1, 100)
 EVEN = replace(drawn_problem(0, cuts=11, workers=3), links=Links({}, Link(1e12)))
 """A chain of twelve segments over three workers."""
 
