@@ -28,7 +28,7 @@ from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
-from tests.cores import new_assignment, new_entry, new_job
+from tests.cores import dispatched, new_assignment, new_entry, new_job, new_worker
 from tests.report_blocks import figures_of, rows_of
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
@@ -214,31 +214,26 @@ def test_bounds_have_a_card() -> None:
     assert "No schedule can have fewer violations" in findings["How far from the optimum?"]
 
 
-class Recorder:
-    """A core whose events are written to an event log."""
+class Recorder(EventLog):
+    """An event log of a core, which a worker joins at 99 s."""
 
     def __init__(self, path: Path) -> None:
         profiles = ConfigurationDictionary(a_profile().entries(EngineName("net"), X86))
         settings = SchedulingSettings(policy="edf", mode_switch_s=0.0)
+        super().__init__(path, settings, profiles, 0)
         self.core = SchedulerCore(settings, ConfigurationDictionary(profiles))
-        self.log = EventLog(path, settings, profiles, 0)
 
-    def handle(self, event: events.Event, now: float) -> list[events.Dispatch]:
+    def join(self) -> None:
+        threads = (Configuration(1), Configuration(2))
+        self.handle(events.WorkerJoined(new_worker("w1", X86, ["net"], threads, loaded=())), 99.0)
+
+    def handle(self, event: events.Event, now: float) -> list[events.Assignment]:
         commands = self.core.handle(event, now)
-        self.log.record(event, now, commands)
-        return [command for command in commands if isinstance(command, events.Dispatch)]
+        self.record(event, now, commands)
+        return dispatched(commands)
 
 
 X86 = WorkerClass("x86")
-
-
-def a_worker(name: str) -> events.Worker:
-    return events.Worker(
-        id=WorkerId(name),
-        worker_class=X86,
-        engines=frozenset((EngineName("net"),)),
-        configurations=(Configuration(1), Configuration(2)),
-    )
 
 
 def a_job(name: str, *, deadline: float) -> events.JobArrived:
@@ -247,11 +242,9 @@ def a_job(name: str, *, deadline: float) -> events.JobArrived:
 
 def test_recorded_run_is_reported_with_its_worker_classes(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    recorder = Recorder(path)
-    with recorder.log:
-        recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
-        [dispatch] = recorder.handle(a_job("late", deadline=103.0), 100.0)
-        assignment = dispatch.assignment
+    with Recorder(path) as recorder:
+        recorder.join()
+        [assignment] = recorder.handle(a_job("late", deadline=103.0), 100.0)
         recorder.handle(events.AssignmentStarted(assignment.id, setup_s=1.0), 102.0)
         recorder.handle(events.AssignmentEnded(assignment.id, 20, Outcome.COMPLETED), 105.0)
         recorder.handle(a_job("lost", deadline=110.0), 106.0)
@@ -277,9 +270,8 @@ def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
     paths = [tmp_path / folder / 'my "day".jsonl' for folder in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
-        recorder = Recorder(path)
-        with recorder.log:
-            recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
+        with Recorder(path) as recorder:
+            recorder.join()
             recorder.handle(a_job("lost", deadline=110.0), 106.0)
             recorder.handle(events.WorkerLeft(WorkerId("w1")), 120.0)
     study = Study(outcomes_of_logs(paths))
@@ -291,9 +283,8 @@ def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
     stuck, again = (
         new_assignment(number, "net", worker_id, 20, job_id=JobId("stuck")) for number in (1, 2)
     )
-    recorder = Recorder(tmp_path / "events.jsonl")
-    with recorder.log as log:
-        log.record(events.WorkerJoined(a_worker("w1")), 99.0, [])
+    with Recorder(tmp_path / "events.jsonl") as log:
+        log.join()
         log.record(a_job("stuck", deadline=200.0), 100.0, [events.Dispatch(stuck)])
         log.record(
             events.ProgressChecked(),
@@ -312,9 +303,8 @@ def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
 
 def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    recorder = Recorder(path)
-    with recorder.log:
-        recorder.log.record(
+    with Recorder(path) as recorder:
+        recorder.record(
             a_job("refused", deadline=1e9), 100.0, [events.Reject(JobId("refused"), "no worker")]
         )
     outcome = outcome_of_log(read_log(path), "day")
@@ -323,9 +313,8 @@ def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> No
 
 def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    recorder = Recorder(path)
-    with recorder.log:
-        recorder.handle(events.WorkerJoined(a_worker("w1")), 99.0)
+    with Recorder(path) as recorder:
+        recorder.join()
     with pytest.raises(InvalidInput, match="no job or request of the event log quiet ended"):
         outcome_of_log(read_log(path), "quiet")
 
