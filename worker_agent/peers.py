@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 _DIAL_S: Final = 2.0
 STALLED_S: Final = 2.0
 """Time without a byte after which a pull has stalled."""
-LONGEST_S: Final = 30.0
-"""Time after which a pull has stalled even if bytes keep arriving."""
 _AVOIDED_S: Final = 5.0
 """Time for which an address is not tried again after it could not be reached, or a stall."""
 MOST_PULLS: Final = 16
 """Pulls that wait for their answers on one connection."""
 MOST_LINKS: Final = 256
-"""Links that are remembered, those that were used last, and as many addresses that failed. The
-gateway refuses more than 1024 links."""
+"""Links that are remembered, those that were used last; the gateway refuses more than 1024."""
 _LEAST_BYTES: Final = 64 << 10
 """Of smaller transfers, the time is that of their round trip."""
 _WEIGHT: Final = 0.25
@@ -92,10 +89,7 @@ class Peers:
         return contents
 
     def _avoid(self, address: str) -> None:
-        self._avoided_until.pop(address, None)
         self._avoided_until[address] = time.monotonic() + _AVOIDED_S
-        if len(self._avoided_until) > MOST_LINKS:
-            del self._avoided_until[next(iter(self._avoided_until))]
 
     async def _connect(self, address: str, certificate: bytes) -> _Connection:
         """Return the connection to an address, which is opened if there is none."""
@@ -170,8 +164,7 @@ class _Connection:
             self.socket.send((token.encode(),))
             try:
                 while not (await asyncio.wait([answer], timeout=STALLED_S))[0]:
-                    until = max(sent_at, self._answered_at) + LONGEST_S
-                    if self.socket.received_bytes == received or time.monotonic() > until:
+                    if self.socket.received_bytes == received:
                         self.close()
                         raise TimeoutError("a pull has stalled")
                     received = self.socket.received_bytes

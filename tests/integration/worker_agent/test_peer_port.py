@@ -1,7 +1,6 @@
 """The peer port of an agent: who may pull tensors from it, and what others get."""
 
 import asyncio
-import contextlib
 import gc
 import secrets
 import socket
@@ -235,28 +234,6 @@ async def test_stalled_pull_is_relayed(
     assert not caplog.records
 
 
-async def test_pull_that_makes_hardly_any_progress_is_relayed(
-    holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peers, "LONGEST_S", 0.2)
-    monkeypatch.setattr(peers, "STALLED_S", 0.1)
-
-    async def trickle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write((1 << 20).to_bytes(4, "little"))
-        with contextlib.suppress(OSError):
-            while not writer.is_closing():
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.02)
-
-    async with await asyncio.start_server(trickle, "127.0.0.1") as slow:
-        pull = holder.hold()
-        pull.address = f":{slow.sockets[0].getsockname()[1]}"
-        pulling = asyncio.create_task(holder.pulls.pull(pull, b""))
-        await holder.wait_wanted(pull)
-        pulling.cancel()
-
-
 async def test_address_that_failed_is_tried_again_beside_a_relayed_pull(
     holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,16 +248,6 @@ async def test_address_that_failed_is_tried_again_beside_a_relayed_pull(
     assert await holder.peers.pull(pull, address) is None, "it waits for nothing"
     await until(lambda: holder.peers.links)
     assert await holder.peers.pull(pull, address)
-
-
-async def test_few_addresses_that_failed_are_remembered(
-    holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peers, "MOST_LINKS", 2)
-    monkeypatch.setattr(peers._Connection, "open", refuse)
-    for host in ("one", "two", "three"):
-        assert await holder.peers.pull(holder.hold(), f"{host}:1") is None
-    assert list(holder.peers._avoided_until) == ["two:1", "three:1"]
 
 
 async def refuse(*_: object) -> None:
