@@ -16,21 +16,12 @@ from typing import TYPE_CHECKING
 from synergai.domain import MAX_THREADS
 from synergai.errors import InvalidInput
 from synergai.names import is_number
+from worker_agent.power.files import format_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 _log = logging.getLogger(__name__)
-
-
-def format_cores(cores: Collection[int]) -> str:
-    """Format `cores` as a command-line argument; see `parse_cores`."""
-    return ",".join(map(str, cores))
-
-
-def parse_cores(names: str) -> tuple[int, ...]:
-    """Parse the result of `format_cores`."""
-    return tuple(map(int, names.split(","))) if names else ()
 
 
 def restrict_to(cores: Collection[int]) -> None:
@@ -42,7 +33,7 @@ def restrict_to(cores: Collection[int]) -> None:
     try:
         os.sched_setaffinity(0, cores)
     except OSError:
-        _log.warning("none of the cores %s is online; using all cores", format_cores(cores))
+        _log.warning("none of the cores %s is online; using all cores", format_cpus(cores))
 
 
 def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> None:

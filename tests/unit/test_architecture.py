@@ -74,8 +74,8 @@ ORDER = {
         "cli",
     ),
     "worker_agent": (
-        "cpu_affinity",
         "power",
+        "cpu_affinity",
         "providers",
         "agent_settings",
         "peers",

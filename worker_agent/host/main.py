@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.resources import die_with_parent, limit_data, prefer_oom_kill, usable_cores
-from worker_agent.cpu_affinity import parse_cores, restrict_to
+from worker_agent.cpu_affinity import restrict_to
 from worker_agent.ipc import Arena, slots_for
+from worker_agent.power.files import parse_cpus
 from worker_agent.providers import ProviderChoice
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", required=True, help="name of the engine")
     parser.add_argument("--variant", default="", help="its first variant, if it has variants")
     parser.add_argument("--threads", type=int, required=True, help="0: one per core")
-    parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
+    parser.add_argument("--cores", type=parse_cpus, required=True, help="all if empty")
     parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
     parser.add_argument("--data-bytes", type=int, default=0, help="data segment; 0: no limit")
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")

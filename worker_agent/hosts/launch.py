@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import SynergaiError, Unavailable
-from worker_agent.cpu_affinity import format_cores
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.ipc import Arena
+from worker_agent.power.files import format_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Launch:
             *("--models", str(models), "--engine", session.engine),
             *("--variant", session.configuration.variant),
             *("--threads", str(session.configuration.threads)),
-            *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
+            *("--cores", format_cpus(cores), "--data-bytes", str(data_bytes)),
             *("--socket", socket_fd, "--arena", arena_fd, "--interrupts", interrupts),
             *(() if provider is None else ("--provider", provider.encode())),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),

@@ -10,8 +10,6 @@ from worker_agent import cpu_affinity
 from worker_agent.cpu_affinity import (
     check_places,
     check_thread_counts,
-    format_cores,
-    parse_cores,
     pin_new_threads,
     restrict_to,
     split_places,
@@ -59,11 +57,6 @@ def test_new_threads_are_not_pinned_without_cores() -> None:
     thread.join()
 
 
-def test_cores_round_trip_through_the_command_line() -> None:
-    assert parse_cores(format_cores((0, 2, 3))) == (0, 2, 3)
-    assert parse_cores(format_cores(())) == ()
-
-
 def test_thread_counts_above_the_number_of_cores_are_refused() -> None:
     check_thread_counts((1, 2), (4, 5))
     check_thread_counts((8,), ())
@@ -77,7 +70,7 @@ def test_all_cores_are_used_if_none_of_the_given_is_online(
     before = os.sched_getaffinity(0)
     restrict_to((8000, 8001))
     assert os.sched_getaffinity(0) == before
-    assert "none of the cores 8000,8001 is online" in caplog.text
+    assert "none of the cores 8000-8001 is online" in caplog.text
 
 
 def test_places_are_equal_parts_of_the_cores() -> None:
