@@ -7,9 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper
 
 from synergai.domain import Session
+from synergai.wire.arrays import build_request
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.sessions import SessionChange
 
@@ -58,6 +60,12 @@ def save(
 
 def tensor(name: str, kind: int, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
+
+
+def request(values: ArrayLike, *outputs: str, name: str = "x") -> bytes:
+    """Return a serialised request with one input, of 32-bit floats unless it is an array."""
+    array = values if isinstance(values, np.ndarray) else np.asarray(values, np.float32)
+    return build_request("", {name: array}, outputs=outputs).SerializeToString()
 
 
 @pytest.fixture(scope="session")

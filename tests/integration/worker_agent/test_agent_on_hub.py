@@ -15,9 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire.limits import HUB_VERSION
+from tests.integration.worker_agent.conftest import request
 from tests.integration.worker_agent.fake_hub import ONE, AssignmentFields, FakeHub
 from tests.tiny_tflite import save_sum
 
@@ -68,15 +69,6 @@ async def agent(
         async with asyncio.timeout(60):
             await hub.registrations.get()
         yield process
-
-
-def request(values: list[float], name: str = "x") -> bytes:
-    array = np.array(values, np.float32).reshape(-1, 2)
-    tensor = ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=array.shape)
-    message = ModelInferRequest(
-        model_name="twice", inputs=[tensor], raw_input_contents=[array.tobytes()]
-    )
-    return message.SerializeToString()
 
 
 def y_of(response: bytes) -> list[float]:
@@ -144,7 +136,7 @@ async def test_heartbeats_count_up_on_both_connections_and_missing_answers_end_t
 
 @pytest.mark.usefixtures("agent")
 async def test_requests_come_back_in_order_as_responses(hub: FakeHub) -> None:
-    hub.assign(1, "twice", count=3, requests=[request([i, i]) for i in range(3)])
+    hub.assign(1, "twice", count=3, requests=[request([[i, i]]) for i in range(3)])
     started = await hub.reports.get()
     assert isinstance(started, hub_pb2.Started)
     assert started.setup_s > 0.05
@@ -166,7 +158,7 @@ async def test_sample_queries_count_labels_in_hosts_and_agents_load_no_runtime(
     progress = (await hub.ended(5)).progress
     assert (progress.done, progress.labelled, progress.correct) == (8, 8, 6)
     assert list(progress.responses) == []
-    hub.assign(6, "twice", requests=[request([1, 1])])
+    hub.assign(6, "twice", requests=[request([[1, 1]])])
     await hub.ended(6)
     maps = await asyncio.to_thread(_mapped_files, agent.pid)
     assert not [path for path in maps if "numpy" in path or "onnxruntime" in path]
@@ -184,7 +176,7 @@ async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
     changed = (await hub.heard("session_changed")).session_changed
     assert (changed.session, changed.resident, changed.fault) == (session, True, "")
     assert changed.backend_start_s > 0
-    hub.assign(1, "twice", configuration=TWO, requests=[request([1, 1])])
+    hub.assign(1, "twice", configuration=TWO, requests=[request([[1, 1]])])
     assert isinstance(await hub.reports.get(), hub_pb2.Ended)
     hub.order(hub_pb2.GatewayControl(unload=hub_pb2.UnloadEngine(session=session)))
     assert not (await hub.heard("session_changed")).session_changed.resident
@@ -193,7 +185,7 @@ async def test_loaded_session_is_reported_with_its_times(hub: FakeHub) -> None:
 IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [
     ("unknown", {}, hub_pb2.FAULT_UNKNOWN_ENGINE, "no engine 'unknown'"),
     ("truncated", {}, hub_pb2.FAULT_ENGINE_BROKEN, "model.onnx is damaged"),
-    ("twice", {"requests": [request([1, 1], "z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
+    ("twice", {"requests": [request([[1, 1]], name="z")]}, hub_pb2.FAULT_BAD_INPUT, "no input 'z'"),
     ("twice", {"requests": [b"\xff"]}, hub_pb2.FAULT_BAD_INPUT, "not a valid"),
     ("twice", {"count": 2, "requests": [b""]}, hub_pb2.FAULT_BAD_INPUT, "2 queries came with 1"),
     (

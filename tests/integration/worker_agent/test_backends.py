@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -18,7 +18,9 @@ from profiler.measuring.host_client import HostClient
 from synergai.domain import UNKNOWN_RANK, Configuration, EngineName, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.wire.arrays import read_outputs
+from tests.integration.worker_agent.conftest import request
 from tests.tiny_tensorflow import (
     FLOAT_TYPE,
     graph,
@@ -30,7 +32,6 @@ from tests.tiny_tensorflow import (
 from tests.tiny_tflite import save_sum
 from worker_agent.providers import ProviderChoice
 
-Number = TypeVar("Number", np.float32, np.int8)
 HostOf: TypeAlias = Callable[[str], HostClient]
 
 SIDE = 512
@@ -85,19 +86,11 @@ def host_of(fleet: Path) -> Iterator[HostOf]:
         yield cache(lambda engine: stack.enter_context(HostClient(fleet, session(engine))))
 
 
-def answer(host: HostClient, name: str, array: NDArray[Number]) -> NDArray[Number]:
-    datatype = {"float32": "FP32", "int8": "INT8"}[array.dtype.name]
-    request = ModelInferRequest(
-        inputs=[
-            ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=array.shape)
-        ],
-        raw_input_contents=[array.tobytes()],
-    )
-    ended, response = host.query(request.SerializeToString())
+def answer(host: HostClient, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    ended, response = host.query(request(array, name=name))
     assert ended.outcome is Outcome.COMPLETED, ended.detail
-    message = ModelInferResponse.FromString(response)
-    raw, *_ = message.raw_output_contents
-    return np.frombuffer(raw, array.dtype).reshape(message.outputs[0].shape)
+    result, *_ = read_outputs(ModelInferResponse.FromString(response)).values()
+    return result
 
 
 def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.wire.arrays import build_request
+from tests.integration.worker_agent.conftest import request
 from worker_agent.ipc import INLINE_BYTES
 
 
@@ -25,19 +26,6 @@ def session(engine: str) -> Session:
 def twice(models: Path) -> Iterator[HostClient]:
     with HostClient(models, session("twice")) as host:
         yield host
-
-
-def request(
-    array: NDArray[np.float32], *outputs: str, model_name: str = "", request_id: str = ""
-) -> bytes:
-    message = ModelInferRequest(
-        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
-        outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
-        raw_input_contents=[array.tobytes()],
-        model_name=model_name,
-        id=request_id,
-    )
-    return message.SerializeToString()
 
 
 def answer(host: HostClient, data: bytes) -> ModelInferResponse:
@@ -58,7 +46,9 @@ def test_threads_of_a_host_stay_on_its_cores(models: Path) -> None:
 
 def test_query_is_answered_with_raw_tensors(twice: HostClient) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
-    response = answer(twice, request(array, model_name="twice", request_id="7"))
+    message = build_request("twice", {"x": array})
+    message.id = "7"
+    response = answer(twice, message.SerializeToString())
     assert (response.model_name, response.model_version, response.id) == ("twice", "1", "7")
     assert [(out.name, out.datatype, list(out.shape)) for out in response.outputs] == [
         ("y", "FP32", [2, 2]),
@@ -94,19 +84,15 @@ def test_bad_query_fails_alone(twice: HostClient, data: bytes, expected: str) ->
 def test_bytes_tensors_are_length_prefixed_both_ways(models: Path) -> None:
     texts = [b"", "größer".encode(), b"x" * 300]
     raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[3])
-    message = ModelInferRequest(inputs=[tensor], raw_input_contents=[raw])
     with HostClient(models, session("texts")) as host:
-        response = answer(host, message.SerializeToString())
+        response = answer(host, request(np.array(texts, object)))
     assert response.outputs[0].datatype == "BYTES"
     assert list(response.raw_output_contents) == [raw]
 
 
 def test_invalid_utf8_is_bad_input(models: Path) -> None:
-    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="BYTES", shape=[1])
-    message = ModelInferRequest(inputs=[tensor], raw_input_contents=[b"\x01\x00\x00\x00\xff"])
     with HostClient(models, session("texts")) as host:
-        ended, _ = host.query(message.SerializeToString())
+        ended, _ = host.query(request(np.array([b"\xff"], object)))
     assert (ended.fault, ended.detail) == (Fault.BAD_INPUT, "input 'x' must contain UTF-8 strings")
 
 

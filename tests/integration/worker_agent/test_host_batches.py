@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import ArrayLike
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from synergai.oip.inference_pb2 import ModelInferResponse
+from tests.integration.worker_agent.conftest import request
 from worker_agent.hosts.process import HostProcess
 from worker_agent.ipc import RunEnded
 
@@ -33,15 +33,6 @@ async def host(batching: Path) -> AsyncIterator[HostProcess]:
     host = await HostProcess.start(batching, TWICE)
     yield host
     await host.close()
-
-
-def request(values: ArrayLike, *outputs: str) -> bytes:
-    array = np.asarray(values, np.float32)
-    return ModelInferRequest(
-        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
-        outputs=[ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs],
-        raw_input_contents=[array.tobytes()],
-    ).SerializeToString()
 
 
 class Queries:
@@ -83,7 +74,7 @@ def tensors(ended: RunEnded) -> list[tuple[str, list[int], bytes]]:
 async def test_answers_of_a_batch_are_those_of_its_queries_alone_in_order(
     host: HostProcess, rows: int
 ) -> None:
-    requests = [request(np.full((rows, 2), number)) for number in range(6)]
+    requests = [request(np.full((rows, 2), number, np.float32)) for number in range(6)]
     alone, together = Queries(host), Queries(host)
     for each in requests:
         alone.query(each)

@@ -6,15 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
-from synergai.oip.inference_pb2 import ModelInferRequest
+from tests.integration.worker_agent.conftest import request
 from worker_agent.hosts.process import HostProcess
 from worker_agent.ipc import RunEnded
-
-
-def turns(count: int) -> bytes:
-    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="INT64", shape=[1])
-    content = np.array([count], np.int64).tobytes()
-    return ModelInferRequest(inputs=[tensor], raw_input_contents=[content]).SerializeToString()
 
 
 async def test_aborted_long_query_is_interrupted_and_the_next_runs(
@@ -24,8 +18,8 @@ async def test_aborted_long_query_is_interrupted_and_the_next_runs(
     loop = asyncio.get_running_loop()
     given_up: asyncio.Future[RunEnded] = loop.create_future()
     next_one: asyncio.Future[RunEnded] = loop.create_future()
-    run = host.run_query(turns(10**12), given_up.set_result)
-    host.run_query(turns(3), next_one.set_result)
+    run = host.run_query(request(np.array([10**12])), given_up.set_result)
+    host.run_query(request(np.array([3])), next_one.set_result)
     await asyncio.sleep(0.1)
     host.stop_run(run, abort=True)
     async with asyncio.timeout(60):

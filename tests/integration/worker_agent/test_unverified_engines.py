@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
@@ -21,7 +20,7 @@ from profiler.measuring.host_client import HostClient
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from tests.integration.worker_agent.conftest import save, tensor
+from tests.integration.worker_agent.conftest import request, save, tensor
 from tests.tiny_tensorflow import STRING_TYPE, needs_tensorflow, node, of_tensorflow
 from tests.tiny_tflite import save_square
 
@@ -78,14 +77,6 @@ def host_of(particular: Path) -> Iterator[HostOf]:
             return stack.enter_context(HostClient(particular, session))
 
         yield cache(start)
-
-
-def request(array: NDArray[Any]) -> bytes:
-    message = ModelInferRequest(
-        inputs=[ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=array.shape)],
-        raw_input_contents=[array.tobytes()],
-    )
-    return message.SerializeToString()
 
 
 @pytest.mark.parametrize("engine", ["pairs", "numbers", "tflite", *of_tensorflow("frozen")])

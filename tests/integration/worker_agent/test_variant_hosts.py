@@ -17,8 +17,8 @@ import worker_agent.hosts.memory
 import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
-from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.integration.worker_agent.conftest import Changes, Pools
+from synergai.oip.inference_pb2 import ModelInferResponse
+from tests.integration.worker_agent.conftest import Changes, Pools, request
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
@@ -102,10 +102,8 @@ def hosts(pool: Pools) -> HostPool:
 
 async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
     """Run a query on a variant; return the version in the response, and what was added."""
-    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
-    request = ModelInferRequest(model_name=FAMILY, inputs=[tensor], raw_input_contents=[bytes(8)])
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
-    host.run_query(request.SerializeToString(), ended.set_result, variant=variant)
+    host.run_query(request([[0, 0]]), ended.set_result, variant=variant)
     result = await ended
     assert result.outcome is Outcome.COMPLETED, result.detail
     response = ModelInferResponse.FromString(bytes(result.response))
