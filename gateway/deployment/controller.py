@@ -227,8 +227,9 @@ class DeploymentController:
                     await self._place(name, stages_of(wanted.routes), made, narrow=True)
             except SynergaiError as error:
                 self._fail(name, str(error))
-            if (loaded := self._serving.loaded(name)) is not None:
-                surplus |= _named(made, loaded.keys() | stages_of(wanted.routes).keys())
+            loaded = self._serving.loaded(name)
+            in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
+            surplus |= _named(made, {*in_use, *stages_of(wanted.routes)})
         kept = (n for n in stages if not stages[n].has_others and not self._is_left_over(n))
         self._serving.keep_only(candidates.keys() | set(kept))
         retired = self._serving.apply(self._now_stored().stages)
@@ -302,8 +303,6 @@ class DeploymentController:
             return False
         return self._catalogue.answers(answering)
 
-    # --- steps ------------------------------------------------------------------------------
-
     async def _step(self, one: Candidate, wanted: WantedEngine, made: StoredStages) -> bool:
         """Take the next step for an engine; return whether all have been taken."""
         name, stages = wanted.name, stages_of(wanted.routes)
@@ -365,7 +364,7 @@ class DeploymentController:
         for worker in one.workers:
             engine = worker.engines.get(one.stored.name)
             if engine is not None and engine.too_large:
-                self._planning.limit(worker, planned_bytes(one.stored))
+                self._planning.limit(worker, planned_bytes(one.stored), is_lasting=True)
 
     async def _place_copy(self, one: Candidate) -> None:
         """Place an engine of a model directory on the workers that have not tried to hold it."""
@@ -417,7 +416,8 @@ class DeploymentController:
                     able = False
                 if engine is not None and engine.fault not in ("", REMOVED) and not engine.pending:
                     faults.append(f"stage {name} on worker {worker.id}: {engine.fault}")
-                    self._planning.limit(worker, planned_bytes(made.made[stage]))
+                    failed_bytes = planned_bytes(made.made[stage])
+                    self._planning.limit(worker, failed_bytes, is_lasting=engine.too_large)
         if faults:  # the same one at each look, which is logged once
             self._fail(stored.name, min(faults))
         return able

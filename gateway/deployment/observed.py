@@ -44,6 +44,11 @@ class StoredStages(NamedTuple):
         """The workers that each stage is placed on."""
         return {stage: placed_on(stored) for stage, stored in self.made.items()}
 
+    def loaded_on(self, workers: Iterable[ConnectedWorker]) -> set[Stage]:
+        """Return the stages that any of some workers has loaded."""
+        loaded = {session.engine for worker in workers for session in worker.sessions}
+        return {stage for stage, stored in self.made.items() if stored.name in loaded}
+
 
 class StoredEngines(NamedTuple):
     """What the store has of engines that can be cut.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from gateway.deployment.figures import Cause, Figures
 from gateway.deployment.observed import (
     can_be_cut,
     cutting_of,
@@ -15,11 +16,17 @@ from gateway.deployment.observed import (
     wanted_versions,
 )
 from gateway.deployment.probing import LinkProbes
-from gateway.deployment.stage_times import CHANGE, StageTimes
-from synergai.core.routes.deployment import EngineOrder, PlanOrder, WantedEngine, slowdown
+from gateway.deployment.stage_times import StageTimes
+from synergai.core.routes.deployment import (
+    EngineOrder,
+    PlanOrder,
+    WantedEngine,
+    slowdown,
+    stages_of,
+)
 from synergai.core.routes.links import GATEWAY
 from synergai.errors import SynergaiError
-from synergai.names import engine_of_stage, split_version, stage_name
+from synergai.names import split_version, stage_name
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import common_pb2
 
@@ -52,35 +59,16 @@ _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
 """Memory that is planned with, of what a stage would take that could not be loaded."""
+_CROWDED_S: Final = 60.0
+"""Time for which a worker is planned with less memory because other engines had it."""
 _SMALLER_BYTES: Final = 25_000_000
 """How much less that is at least: hosts were measured that took so much more than planned."""
-_AGAIN_S: Final = 10.0
-"""Time until another change of a figure is planned for, if the last plan for it has changed
-nothing: the time of a stage, the speed of a link, or how much longer others take on a worker
-because of an engine. It is twice as long after each further one."""
-_LONGEST_AGAIN_S: Final = 320.0
 _PARTS: Final = (
     "the workers have changed",
     "the engines have changed",
     "the memory for stages has changed",
 )
 """What it means that a part of what is planned for has changed."""
-
-
-class _Cause(NamedTuple):
-    """What is planned for, or has changed: a text with the name of an engine or stage, if any."""
-
-    before: str
-    name: str = ""
-    after: str = ""
-    change: str = ""
-
-    def told_of(self, engine: EngineName) -> str:
-        """Return the text for those who may observe an engine, and maybe no other."""
-        name = self.name
-        if name and _without_version(name) != _without_version(engine):
-            name = "another engine"
-        return " ".join(filter(None, (self.before, name, self.after, self.change)))
 
 
 class Candidate(NamedTuple):
@@ -149,21 +137,24 @@ class Planning:
         self._again_at = 0.0
         self._outdated = 0
         # Why the last plan was not the first one.
-        self._cause: _Cause | None = None
-        # Figures that were planned with, and pauses of some, with their ends.
-        self._figures: dict[_Cause, float] = {}
-        self._pauses: dict[_Cause, tuple[float, float]] = {}
-        self._routes: object = None
-        # Memory in which a worker failed to load a stage, until its agent starts again.
-        self._limits: dict[WorkerId, tuple[str, int]] = {}
+        self._cause: Cause | None = None
+        self._figures = Figures(clock)
+        self._stages: object = None
+        # Memory in which a worker failed to load a stage, until its agent starts again or a time.
+        self._limits: dict[WorkerId, tuple[str, int, float]] = {}
 
-    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
-        """Plan with less memory of a worker, on which a stage of this size cannot be loaded."""
+    def limit(self, worker: ConnectedWorker, failed_bytes: float, *, is_lasting: bool) -> None:
+        """Plan with less memory of a worker, on which a stage of this size cannot be loaded.
+
+        Args:
+            is_lasting: it alone was too large. Otherwise, other engines had the memory.
+        """
         limit = int(min(_SMALLER * failed_bytes, failed_bytes - _SMALLER_BYTES))
-        instance, known = self._limits.get(worker.id, (worker.instance, limit))
+        end = math.inf if is_lasting else self._clock() + _CROWDED_S
+        instance, known, known_end = self._limits.get(worker.id, (worker.instance, limit, end))
         if instance == worker.instance:  # of several that failed, the smallest counts
-            limit = min(limit, known)
-        self._limits[worker.id] = worker.instance, limit
+            limit, end = min((limit, end), (known, known_end))
+        self._limits[worker.id] = worker.instance, limit, end
 
     @property
     def is_current(self) -> bool:
@@ -221,10 +212,10 @@ class Planning:
 
     def _observe(
         self, candidates: Mapping[EngineName, Candidate], workers: Sequence[ConnectedWorker]
-    ) -> dict[_Cause, float]:
+    ) -> dict[Cause, float]:
         """Return what was measured of stages, links and loads, by what it is."""
         figures = {
-            _Cause(
+            Cause(
                 "the time of", stage_name(name, each.first, each.last), f"on {each.worker}"
             ): each.seconds
             for name in candidates
@@ -234,7 +225,7 @@ class Planning:
             figures |= self._speeds(workers)
         if len(candidates) > 1:  # an engine gets all that its workers have otherwise
             figures |= {
-                _Cause("the load of", name, f"on {worker.id}"): slowdown(
+                Cause("the load of", name, f"on {worker.id}"): slowdown(
                     self.times.load(name, worker)
                 )
                 for name, one in candidates.items()
@@ -242,11 +233,11 @@ class Planning:
             }
         return figures
 
-    def _speeds(self, workers: Sequence[ConnectedWorker]) -> dict[_Cause, float]:
+    def _speeds(self, workers: Sequence[ConnectedWorker]) -> dict[Cause, float]:
         """Return the speeds of the links that are known."""
         hosts = {GATEWAY, *(worker.id for worker in workers)}
         return {
-            _Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
+            Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
             for (source, target), link in self._probes.known().items()
             if {source, target} <= hosts
         }
@@ -271,9 +262,10 @@ class Planning:
         workers = {each.id: each for one in candidates.values() for each in one.workers}
         limits = {
             worker: limit
-            for worker, (instance, limit) in self._limits.items()
+            for worker, (instance, limit, end) in self._limits.items()
             if worker in workers
             and workers[worker].instance == instance
+            and self._clock() < end
             and limit < (memory_bytes(workers[worker]) or math.inf)
         }
         engines = candidates.keys() | stages.keys()
@@ -295,7 +287,8 @@ class Planning:
                 return self._end(ended)
             self._again_at = self._clock()  # even if all is as it was by the next look
         if is_due:
-            self._planned, self._figures, self._cause = seen, figures, cause
+            self._planned, self._cause = seen, cause
+            self._figures.set_planned(figures)
             work = self._plan(candidates, present, list(workers.values()), limits)
             self._under_way = self.tasks.start_awaited(work)
         return None
@@ -322,7 +315,7 @@ class Planning:
             is_urgent = self._versions.catalogue.stages.degraded
             if is_urgent or not await self._probes.measure(found):
                 break
-        self._figures |= self._speeds(workers)
+        self._figures.add_planned(self._speeds(workers))
         return [self._with_unknown_links(each) for each in found], faults
 
     def _with_unknown_links(self, wanted: WantedEngine) -> WantedEngine:
@@ -348,14 +341,10 @@ class Planning:
                 for each in found
             ]
         found += impossible
-        routes = [(wanted.name, wanted.routes) for wanted in found]
-        is_alike, self._routes = routes == self._routes, routes
+        stages = {wanted.name: stages_of(wanted.routes) for wanted in found}
+        is_alike, self._stages = stages == self._stages, stages
         if cause is not None:
-            figure = cause._replace(change="")
-            pause_s, _ = self._pauses.pop(figure, (_AGAIN_S / 2, 0.0))
-            if is_alike:
-                pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
-                self._pauses[figure] = pause_s, self._clock() + pause_s
+            self._figures.pause(cause, is_alike=is_alike)
         return found
 
     async def _bring(self, candidates: Mapping[EngineName, Candidate]) -> dict[EngineName, str]:
@@ -370,8 +359,8 @@ class Planning:
         return faults
 
     def _is_due(
-        self, seen: Sequence[object], figures: Mapping[_Cause, float]
-    ) -> tuple[bool, _Cause | None]:
+        self, seen: Sequence[object], figures: Mapping[Cause, float]
+    ) -> tuple[bool, Cause | None]:
         """Return whether there is something to plan for, which has not just changed, and what."""
         now = self._clock()
         if seen != self._seen:
@@ -380,10 +369,8 @@ class Planning:
             return False, None
         if seen != self._planned:
             parts = zip(_PARTS, seen, self._planned, strict=False)  # at first, there are none
-            return True, next((_Cause(what) for what, new, old in parts if new != old), None)
-        paused = {what for what, (_, end) in self._pauses.items() if now < end}
-        watched = {what: figures[what] for what in figures if what not in paused}
-        change = _change(watched, self._figures)
+            return True, next((Cause(what) for what, new, old in parts if new != old), None)
+        change = self._figures.change(figures)
         return change is not None or now >= self._again_at, change
 
     def _order(
@@ -411,22 +398,6 @@ class Planning:
             planner=self._planner,
             objective=self._objective,
         )
-
-
-def _change(figures: Mapping[_Cause, float], planned: Mapping[_Cause, float]) -> _Cause | None:
-    """Return which figure is new, or differs from the one that was planned with; None if none."""
-    for what, figure in figures.items():
-        before = planned.get(what)
-        if before is not None and abs(figure - before) <= CHANGE * before:
-            continue
-        change = "is known" if before is None else "has risen" if figure > before else "has fallen"
-        return what._replace(change=change)
-    return None
-
-
-def _without_version(engine: str) -> str:
-    """Return the name of an engine, or of that of a stage, by which callers may observe it."""
-    return split_version(engine_of_stage(engine))[0]
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:

@@ -94,7 +94,7 @@ class World:
             worker.engines = {}
         self.plans: list[WantedEngine] = []
         self.faults: dict[str, str] = {}
-        self.limits: dict[str, float] = {}
+        self.limits: dict[str, bool] = {}
         self.cuts: list[tuple[int, ...]] = []
         self.copied: list[tuple[str, EngineName]] = []
         self.turn = asyncio.Lock()
@@ -103,7 +103,7 @@ class World:
         self.with_jobs: set[EngineName] = set()
         self.slow: set[str] = set()
         self.crowded: set[str] = set()
-        self.may_be_cut = self.is_current = True
+        self.may_be_cut = self.is_current = self.too_large = True
         self.times = StageTimes()
         self.fails: SynergaiError | None = None
         self.fails_at = 0
@@ -189,7 +189,8 @@ class World:
                 self.catalogue.withdraw(worker.id, name)
             for name in placed - worker.engines.keys():
                 fault = self.faults.get(f"{name} on {worker.id}", "")
-                self.offer(worker, replace(stage(*stage_positions(name), of=MODEL), fault=fault))
+                found = replace(stage(*stage_positions(name), of=MODEL), fault=fault)
+                self.offer(worker, replace(found, too_large=bool(fault) and self.too_large))
 
     def offer(self, worker: ConnectedWorker, engine: Engine) -> None:
         worker.engines[engine.name] = engine
@@ -234,8 +235,8 @@ class World:
     def may_cut(self, _version: StoredVersion) -> bool:
         return self.may_be_cut
 
-    def limit(self, worker: ConnectedWorker, failed_bytes: float) -> None:
-        self.limits[worker.id] = failed_bytes
+    def limit(self, worker: ConnectedWorker, _failed_bytes: float, *, is_lasting: bool) -> None:
+        self.limits[worker.id] = is_lasting
 
     async def bring(self, _version: StoredVersion) -> None:
         self.step()
@@ -302,6 +303,18 @@ async def test_stages_that_are_no_longer_wanted_serve_until_the_others_are_loade
         assert world.chain() != []
     assert chains[-1] == [(0, 6), (6, 9)]
     assert world.stages() == MOVED
+
+
+async def test_stages_of_a_plan_that_was_never_loaded_are_removed() -> None:
+    world = World()
+    world.slow |= {"a", "b", "c"}
+    for plan in (TWO, OTHER, wanted([("a", 0, 2), ("c", 2, 9)])):
+        world.plans.append(plan)
+        for _ in range(10):
+            await world.controller.look()
+            await asyncio.sleep(0)
+            world.clock.now += 0.5
+    assert world.stages() == {"0-2": ("a",), "2-9": ("c",)}
 
 
 async def test_stage_is_not_removed_while_queries_run_in_it() -> None:
@@ -561,12 +574,16 @@ async def test_plan_that_is_not_possible_leaves_what_is_deployed() -> None:
     assert world.stages() == DEPLOYED
 
 
-async def test_worker_that_cannot_load_its_stage_is_planned_with_less_memory() -> None:
+@pytest.mark.parametrize("too_large", [True, False])
+async def test_worker_that_cannot_load_its_stage_is_planned_with_less_memory(
+    *, too_large: bool
+) -> None:
     world = World()
     world.faults["net.s4-9 on b"] = "used 300 MB, above the 240 MB that --memory-mb allows"
+    world.too_large = too_large
     world.plans.append(TWO)
     await world.look(4)
-    assert list(world.limits) == ["b"]
+    assert world.limits == {"b": too_large}
     assert world.loads == []
     world.plans.append(OTHER)
     await world.look(20)

@@ -242,13 +242,24 @@ async def test_worker_has_less_memory_than_it_says_until_its_agent_starts_again(
     worker = world.workers[WorkerId("a")]
     worker.instance = "one"
     await world.look(10)
-    world.planning.limit(worker, 150_000_000)
-    world.planning.limit(worker, 200_000_000)  # as another engine did
+    world.planning.limit(worker, 150_000_000, is_lasting=True)
+    world.planning.limit(worker, 200_000_000, is_lasting=True)  # as another engine did
     assert await world.look(10) == 2
     assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [125, 240]
     worker.instance = "two"
     assert await world.look(10) == 3
     assert [each.memory_mb for each in world.orders[-1].fleet.workers] == [240, 240]
+
+
+async def test_worker_whose_memory_other_engines_had_is_planned_with_less_for_a_minute(
+    world: World,
+) -> None:
+    worker = world.workers[WorkerId("a")]
+    await world.look(10)
+    world.planning.limit(worker, 150_000_000, is_lasting=False)
+    for pause_s, expected in ((1.0, 125), (10.0, 240)):
+        await world.look(8, pause_s)
+        assert world.orders[-1].fleet.workers[0].memory_mb == expected
 
 
 async def test_planner_that_has_failed_is_tried_again_later(world: World) -> None:
@@ -453,7 +464,7 @@ async def test_reason_of_a_plan_names_what_has_changed(world: World) -> None:
     await plan()
     worker.memory_limit_bytes = 200_000_000
     await plan()
-    world.planning.limit(worker, 100_000_000)
+    world.planning.limit(worker, 100_000_000, is_lasting=True)
     await plan()
     world.workers[WorkerId("c")] = other = make_worker("c")
     other.engines = worker.engines
