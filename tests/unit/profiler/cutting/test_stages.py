@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +30,19 @@ def models(tmp_path: Path) -> Path:
 
 
 def save_model(path: Path, last: str) -> None:
-    kinds = ("Relu", "Neg", "Sigmoid", last)
-    nodes = [
-        helper.make_node(kind, [f"t{place}" if place else "x"], [f"t{place + 1}"])
-        for place, kind in enumerate(kinds)
-    ]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in ("x", "t4")
-    ]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:])
+    save_chain(path, *(helper.make_node(kind, [], []) for kind in ("Relu", "Neg", "Sigmoid", last)))
+
+
+def save_chain(path: Path, *nodes: onnx.NodeProto, gives: int = TensorProto.FLOAT) -> None:
+    """Write a model of nodes in a row, with the tensors x, t1, t2 and so on."""
+    names = ["x", *(f"t{number + 1}" for number in range(len(nodes)))]
+    for node, (taken, given) in zip(nodes, pairwise(names), strict=True):
+        node.input[:], node.output[:] = [taken], [given]
+    first, last = (
+        helper.make_tensor_value_info(name, datatype, ["rows", 4])
+        for name, datatype in ((names[0], TensorProto.FLOAT), (names[-1], gives))
+    )
+    graph = helper.make_graph(nodes, "net", [first], [last])
     opsets = [helper.make_opsetid("", 13)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
 
@@ -72,11 +77,11 @@ def test_stages_are_engines_with_the_settings_of_their_part(models: Path) -> Non
 
 
 def test_stages_of_the_same_model_have_the_same_digests(models: Path) -> None:
-    first = [s.sha256 for s in split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)]
-    assert first == [
-        s.sha256
-        for s in split_engine(cut_engine(models, "net"), models, ["t1"], unchecked, replace=True)
-    ]
+    first, again = (
+        split_engine(cut_engine(models, "net"), models, ["t1"], unchecked, replace=replace)
+        for replace in (False, True)
+    )
+    assert [each.sha256 for each in first] == [each.sha256 for each in again]
 
 
 def test_halved_tensors_are_16_bit_floats_between_the_stages_only(models: Path) -> None:
@@ -95,20 +100,10 @@ def test_halved_tensors_are_16_bit_floats_between_the_stages_only(models: Path) 
 
 
 def test_tensors_that_are_no_32_bit_floats_cannot_be_halved(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["t1"], to=TensorProto.INT64),
-        helper.make_node("Neg", ["t1"], ["y"]),
-    ]
-    ends = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4]),
-        helper.make_tensor_value_info("y", TensorProto.INT64, ["rows", 4]),
-    ]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:])
+    cast = helper.make_node("Cast", [], [], to=TensorProto.INT64)
     with stage_engine(tmp_path, "net") as folder:
-        onnx.save(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
-            folder / "model.onnx",
-        )
+        negate = helper.make_node("Neg", [], [])
+        save_chain(folder / "model.onnx", cast, negate, gives=TensorProto.INT64)
         write_definition(folder, {})
     with pytest.raises(InvalidInput, match="'t1' is INT64; only 32-bit floats are halved"):
         split_engine(cut_engine(tmp_path, "net"), tmp_path, ["t1"], unchecked, half=True)

@@ -68,36 +68,36 @@ def test_valid_log_gives_the_figures_in_seconds(tmp_path: Path) -> None:
     assert summary.percentiles_s[90.0] == 0.001132514
 
 
-def test_invalid_run_is_reported_with_what_to_do(
+def test_invalid_run_is_reported_with_unmet_conditions_and_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counts = RunCounts(
-        inputs="2 samples", queries=10, failed=0, expired=0, rejected=0, late=0, seconds=1.0
-    )
-    settings = LoadgenSettings.load({"engine": "identity"})
-    summary = summary_of(tmp_path, INVALID)
-    measurement = LoadMeasurement(summary=summary, counts=counts, logs=tmp_path)
-    _print_measurement(settings, measurement)
-    assert "Early stopping is not satisfied: too few queries" in capsys.readouterr().out
-
-
-def test_log_of_an_invalid_run_names_unmet_conditions(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, INVALID)
     assert not summary.is_valid
     assert summary.unmet == ("Early stopping",)
     assert (summary.samples_per_second, summary.scheduled_per_second) == (212.606, 214.608)
+    counts = RunCounts(
+        inputs="2 samples", queries=10, failed=0, expired=0, rejected=0, late=0, seconds=1.0
+    )
+    settings = LoadgenSettings.load({"engine": "identity"})
+    _print_measurement(settings, LoadMeasurement(summary=summary, counts=counts, logs=tmp_path))
+    assert "Early stopping is not satisfied: too few queries" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("key", ["effective_scenario", "result_validity", "result_mean_latency_ns"])
-def test_incomplete_log_is_an_internal_fault(tmp_path: Path, key: str) -> None:
-    values = {name: value for name, value in VALID.items() if name != key}
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("effective_scenario", None),
+        ("result_validity", None),
+        ("result_mean_latency_ns", None),
+        ("result_mean_latency_ns", "many"),
+    ],
+)
+def test_incomplete_or_malformed_log_is_an_internal_fault(
+    tmp_path: Path, key: str, value: str | None
+) -> None:
+    values = {name: each for name, each in VALID.items() if name != key}
     with pytest.raises(InternalError, match="missing or incomplete"):
-        summary_of(tmp_path, values)
-
-
-def test_log_with_a_malformed_figure_is_an_internal_fault(tmp_path: Path) -> None:
-    with pytest.raises(InternalError, match="missing or incomplete"):
-        summary_of(tmp_path, {**VALID, "result_mean_latency_ns": "many"})
+        summary_of(tmp_path, values if value is None else {**values, key: value})
 
 
 def test_missing_log_is_named(tmp_path: Path) -> None:
