@@ -1,4 +1,4 @@
-"""Jobs and requests on one worker, at default settings and under the thesis's policy."""
+"""Jobs and requests on one worker, at default settings and strictly under the thesis's policy."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,9 +15,7 @@ QUERY_S = {LIVE: 0.01, SLOW: 4.0}
 ENDLESS = 10**9
 
 
-@pytest.fixture(
-    scope="module", params=[[], ["--policy", "synergai"], ["--strict", "--policy", "synergai"]]
-)
+@pytest.fixture(scope="module", params=[[], ["--strict", "--policy", "synergai"]])
 def fleet(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, bool]]:

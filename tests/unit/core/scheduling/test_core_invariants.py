@@ -362,7 +362,7 @@ def make_world(data: st.DataObject, policy: str) -> World:
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_queries_are_conserved_wakeups_stop_and_commands_follow_from_the_events(
     policy: str, data: st.DataObject

@@ -22,7 +22,7 @@ CLASS = WorkerClass("box")
 LONG_QUERIES_S = (0.1, 1.0, 10.0)
 LONG_REQUESTS = 32
 """So many keep the worker busy during a trial, even the shortest of them."""
-ARRIVALS = (None, 0.0, SHORT_S / 2, 1.5 * SHORT_S)
+ARRIVALS = (None, 0.0, 1.5 * SHORT_S)
 """Seconds between the arrivals of short requests; see `Trial.met`."""
 
 

@@ -149,7 +149,7 @@ def test_a_fleet_that_fails_on_fresh_seeds_does_not_suffice() -> None:
 def test_a_screened_fleet_needs_no_margin() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     planner = a_planner(profile)
-    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(4)]
+    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(2)]
     fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
     late = 0
     for workload in planner.workloads:
@@ -164,7 +164,7 @@ def test_a_screened_fleet_needs_no_margin() -> None:
 
 def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
-    workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(4)]
+    workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed, count=10) for seed in range(2)]
     planner = a_planner(profile, violations=0.99)
     planner.workloads = planner.fresh = workloads
     fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}

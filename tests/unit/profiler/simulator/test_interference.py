@@ -3,7 +3,6 @@ from msgspec.structs import replace
 
 from benchmarks.route_searches import equally_linked
 from profiler.simulator.pipelines.interference import (
-    BALANCERS,
     FORGET_S,
     FREE,
     IN_A_ROW,
@@ -12,11 +11,9 @@ from profiler.simulator.pipelines.interference import (
     Planning,
     Slowdown,
     best_route,
-    compare,
     factor,
     served,
     slowed,
-    tables,
 )
 from profiler.simulator.pipelines.measured_chains import pipeline
 from synergai.core.routes.problem import Route, RouteProblem
@@ -86,13 +83,3 @@ def test_slow_worker_without_a_stage_is_used_again_after_a_while() -> None:
     assert balancer.route(1.0 + FORGET_S) == left
     again = balancer.route(1.1 + FORGET_S)
     assert slow in [leg.worker for leg in again.legs]
-
-
-def test_planning_serves_nearly_what_a_clairvoyant_does() -> None:
-    results = list(compare([0]))
-    [(_, rows)] = tables(results)
-    shares = {name: float(worst.rstrip("%")) for name, _, _, worst, _ in rows}
-    assert list(shares) == list(BALANCERS)
-    assert shares["planning"] >= 95
-    assert shares["fixed"] < min(shares["lls"], shares["odin, alpha 10"])
-    assert max(shares.values()) == shares["clairvoyant"] == 100
