@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import SynergaiError
 from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
+from synergai.runtime.tasks import TaskBag
 from tests.waiting import until
 from worker_agent.inventory import Inventory
 from worker_agent.served_engines import ModelDirectoryWatch
@@ -84,13 +85,9 @@ async def running(
     watch: ModelDirectoryWatch, on_change: Callable[[EngineName, Engine | None], None]
 ) -> AsyncGenerator[None]:
     """Run a watch until the context ends."""
-    task = asyncio.create_task(watch.run(ignore, on_change))
-    try:
+    async with TaskBag() as tasks:
+        tasks.start(watch.run(ignore, on_change))
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 class Held(Loads):
@@ -142,13 +139,9 @@ class Retrying:
             self._waits = True
             await self._look.wait()
 
-        task = asyncio.create_task(self.inventory.retry(self.described.append, sleep))
-        try:
+        async with TaskBag() as tasks:
+            tasks.start(self.inventory.retry(self.described.append, sleep))
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def start_due(self, after_s: float) -> None:
         """Start the retries that are due after some more seconds."""
