@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -69,6 +70,16 @@ async def test_expired_deadline_cancels_the_query_at_the_server(
         await client.infer("stuck", x(1), deadline=0.5)
     assert 0 < (gateway.infer_within[1] or 0.0) <= 0.51, "gRPC rounds up"
     await until(lambda: not gateway.stalled)
+
+
+async def test_deadline_covers_the_description_of_the_engine_and_the_query(
+    client: synergai.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 20.0])  # before and behind the description
+    monotonic = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("synergai.client.client.time", monotonic)
+    await client.infer("identity", x(1), deadline=30.0)
+    assert 9 < (gateway.infer_within[0] or 0.0) <= 10.1
 
 
 @pytest.mark.parametrize(
