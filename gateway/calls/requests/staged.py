@@ -131,7 +131,8 @@ class StagedRequests:
                 return request
         if self._versions.catalogue.whole(tried[-1].route.whole.name) is None:
             return None
-        return self.inference.begin_request(again, charged=True)
+        new_id = replace(call.request_id, job=self.inference.new_id())
+        return self.inference.begin_request(replace(again, request_id=new_id), charged=True)
 
     def is_replaced(self, stage: Engine) -> bool:
         """Return whether no worker is to run a stage, and its engine can run otherwise."""
@@ -207,7 +208,8 @@ class StagedRequest:
         self._is_replaced = False
         self._charged = charged
         self._begun = asyncio.get_running_loop().time()
-        self._runs = self._position = 0
+        self._runs = len(tried)  # stages that have begun, at least
+        self._position = 0
         self._visit: Visit | None = None
         # By stage: its inputs, and the parameters of its response.
         self._inputs: dict[int, RequestHeader] = {0: call.raw.parsed}

@@ -448,6 +448,8 @@ async def test_request_whose_stage_fails_begins_again_in_the_stages_that_replace
     assert response.raw_output_contents[0] == DATA.tobytes()
     assert harness.inference.counted == [("net", None)]
     assert harness.inference.dropped == ["token"]
+    # A late answer of a former stage is none of the one that runs in its place.
+    assert len({each.call.request_id.job for each in harness.begun}) == len(harness.begun)
 
 
 async def test_request_begins_on_no_route_again_on_which_it_has_failed(
@@ -546,4 +548,6 @@ async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
     catalogue.retire({each.name for each in STAGES})
     await until(lambda: len(harness.begun) == 2)
     assert harness.begun[1].message.model_name == "net"
+    former, again = (each.call.request_id.job for each in harness.begun)
+    assert former != again
     result.cancel()
