@@ -1,4 +1,4 @@
-"""What was measured of stages, links and loads, and when a change of it is planned for."""
+"""What was measured of stages, links and demand, and when a change of it is planned for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
-nothing: the time of a stage, the speed of a link, or how much longer others take on a worker
-because of an engine. It is twice as long after each further one."""
+nothing: the time of a stage, the speed of a link, or the share of the queries that are for an
+engine. It is twice as long after each further one."""
 _LONGEST_AGAIN_S: Final = 320.0
 _CALM_S: Final = 10.0
 """Time until a change of any figure is planned for, if the last plan for one has changed stages. It

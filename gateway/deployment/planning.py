@@ -21,7 +21,7 @@ from synergai.core.routes.deployment import (
     EngineOrder,
     PlanOrder,
     WantedEngine,
-    slowdown,
+    query_shares,
     stages_of,
 )
 from synergai.core.routes.links import GATEWAY
@@ -223,13 +223,11 @@ class Planning:
         }
         if figures:  # links of an engine that nobody uses do not matter
             figures |= self._speeds(workers)
-        if len(candidates) > 1:  # an engine gets all that its workers have otherwise
+        rates = list(map(self.times.expected_per_s, candidates))
+        if len(rates) > 1 and any(rates):
             figures |= {
-                Cause("the load of", name, f"on {worker.id}"): slowdown(
-                    self.times.load(name, worker)
-                )
-                for name, one in candidates.items()
-                for worker in one.workers
+                Cause("the share of the queries that are for", name): share
+                for name, share in zip(candidates, query_shares(rates), strict=True)
             }
         return figures
 
@@ -386,7 +384,7 @@ class Planning:
                 present=present.get(name, ()),
                 cutting=one.cutting,
                 observed=self.times.of(name),
-                queries_per_s=self.times.queries_per_s(name),
+                queries_per_s=self.times.expected_per_s(name),
             )
             for name, one in candidates.items()
         )

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.core.routes.deployment import ObservedStage
-from synergai.names import engine_of_stage, is_stage, stage_positions
+from synergai.names import engine_of_stage, is_stage, split_version, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -96,9 +96,16 @@ class StageTimes:
             if name == engine or not stage_positions(name)[0]
         )
 
-    def load(self, engine: EngineName, worker: ConnectedWorker) -> float:
-        """Return the share of a worker's time that queries of an engine took lately."""
-        return sum(seconds for (each, _), (seconds, _) in self._rates(engine) if each is worker)
+    def expected_per_s(self, engine: EngineName) -> float:
+        """Return the rate at which queries of an engine are expected.
+
+        Those of other versions are to get it, if there were none yet.
+        """
+        name = split_version(engine)[0]
+        _, counts = self._ends[-1] if self._ends else (0.0, {})
+        engines = {engine_of_stage(stage) for _, stage in counts}
+        others = (each for each in engines if split_version(each)[0] == name)
+        return self.queries_per_s(engine) or sum(map(self.queries_per_s, others))
 
     def _rates(self, engine: EngineName) -> Iterator[tuple[_Key, tuple[float, float]]]:
         """Yield the seconds and queries of an engine per second, by worker and stage."""

@@ -18,7 +18,7 @@ from profiler.planning.options import cost, staged_options, whole_options
 from profiler.planning.plan import RoutePlan, pour
 from profiler.planning.tables import MAX_SETS
 from profiler.planning.together import Combinations, Engine, Option, combinations
-from synergai.core.routes.deployment import Cutting, Objective, Stages, stages_of
+from synergai.core.routes.deployment import Cutting, Objective, Stages, query_shares, stages_of
 from synergai.core.routes.problem import Route, RouteProblem
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ _MOST_EFFORT: Final = 5e6
 takes a second or two."""
 _BEST: Final = 8
 """Best combinations in each round, beside the other engines of which each engine is planned."""
-_IDLE: Final = 0.1
-"""Share of the queries of the engine with most that others count with at least: they may begin."""
 _ALIKE: Final = 0.01
 """Relative difference of costs that does not matter."""
 
@@ -79,11 +77,10 @@ def wanted(
     Raises:
         SynergaiError: the planner has failed.
     """
-    least = _IDLE * max(need.queries_per_s for need in needs) or 1.0
-    rates = [max(least, need.queries_per_s) for need in needs]
+    shares = query_shares([need.queries_per_s for need in needs])
     engines = [
-        Engine(need.problem, rate / sum(rates), need.queries_per_s)
-        for need, rate in zip(needs, rates, strict=True)
+        Engine(need.problem, share, need.queries_per_s)
+        for need, share in zip(needs, shares, strict=True)
     ]
     for need, engine in zip(needs, engines, strict=True):
         for part in _PARTS if len(needs) > 1 else (1.0,):

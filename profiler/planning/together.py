@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from synergai.core.routes.deployment import MOST_BUSY
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,6 +24,8 @@ MOST_PARTIAL: Final = 1000
 """Combinations of the options of some engines to which those of the next one are added."""
 NO_PLAN: Final = 1000
 """Engines that take turns which are better than one without a plan."""
+_MOST_BUSY: Final = 0.9
+"""Share of a worker that other engines take at most, as far as an engine is concerned."""
 _LEAST_S: Final = 1e-12
 
 
@@ -261,7 +261,7 @@ def _costs(
     latency_s = np.zeros(len(total))
     for each in parts:  # while one engine runs on a worker, others wait
         own = each.busy_s[:, :workers]
-        others = np.minimum(rate * (total[:, :workers] - own), MOST_BUSY)
+        others = np.minimum(rate * (total[:, :workers] - own), _MOST_BUSY)
         latency_s += each.latency_s + (own * others / (1 - others)).sum(axis=1)
     queries = engines[0].problem.queries
     slowest: NDArray[np.float64] = total.max(axis=1)

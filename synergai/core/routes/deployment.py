@@ -16,7 +16,7 @@ from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 Cutting: TypeAlias = Literal["never", "needed", "auto"]
 """When an engine may be cut: never, if no worker can hold it whole, or also if that pays."""
@@ -150,13 +150,15 @@ class EngineDeployment(Struct, frozen=True, kw_only=True):
 
 
 Orders: TypeAlias = PlanOrder | SplitOrder
-MOST_BUSY: Final = 0.9
-"""Share of a worker or link that other engines take at most, as far as an engine is concerned."""
+_IDLE: Final = 0.1
+"""Share of the queries of the engine with most that others count with at least: they may begin."""
 
 
-def slowdown(share: float) -> float:
-    """Return by how much an engine takes longer where others take a share of the time."""
-    return 1 / (1 - min(MOST_BUSY, share))
+def query_shares(rates: Sequence[float]) -> list[float]:
+    """Return the shares of the queries to plan for; equal ones if no rate is known."""
+    least = _IDLE * max(rates, default=0.0) or 1.0
+    counted = [max(least, rate) for rate in rates]
+    return [each / sum(counted) for each in counted]
 
 
 def stages_of(routes: Iterable[Route]) -> Stages:
