@@ -203,18 +203,13 @@ def validate_accuracy(accuracy: float, what: str) -> float:
 
 
 class UnusedVariant(Struct, frozen=True):
-    """Files of an engine that a worker does not use, and why.
-
-    Attributes:
-        variant: the variant; empty for changed files of the whole engine, whose former ones serve.
-    """
+    """A variant of an engine that a worker does not use, and why."""
 
     variant: str
     reason: str
 
     def __post_init__(self) -> None:
-        if self.variant:
-            validate_variant(self.variant)
+        validate_variant(self.variant)
 
 
 class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -110,8 +110,7 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
                 text = f"{unusable.session.configuration}: {unusable.reason}"
                 yield "", "", cut_text(text, "red")
         for unused in engine.unused_variants:
-            what = f"variant {unused.variant}" if unused.variant else "its changed files"
-            text = f"{what}: {unused.reason}"
+            text = f"variant {unused.variant}: {unused.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
