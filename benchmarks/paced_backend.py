@@ -7,7 +7,9 @@ memory is emulated as well: the agent does not measure that of its engine hosts.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +39,7 @@ from worker_agent.backends import BACKENDS
 BACKENDS.add({"onnxruntime": "benchmarks.paced_backend:PacedBackend"})
 """
 _LEAD_S: Final = 0.001
+_DUE: Final = struct.Struct("d")
 
 
 class EmulatedWorker(Struct, frozen=True):
@@ -72,7 +75,10 @@ def emulated(site: Path, file: Path) -> list[str]:
 
 
 class PacedBackend(OnnxRuntimeBackend):
-    """A model whose queries follow an absolute schedule: one that ends late shortens the next."""
+    """A model whose queries follow an absolute schedule: one that ends late shortens the next.
+
+    All engines of a worker have one schedule, in a file beside that of the worker.
+    """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         self._file = Path(os.environ[_VARIABLE])
@@ -80,16 +86,26 @@ class PacedBackend(OnnxRuntimeBackend):
             raise EngineUnusable("the emulated worker has not enough memory")
         super().__init__(path, threads, provider)
         self._path = path
-        self._due = time.monotonic()
+        self._schedule = os.open(self._file.with_suffix(".due"), os.O_RDWR | os.O_CREAT)
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, and return them when the time of a query is over."""
-        self._due = max(self._due, time.monotonic() - _LEAD_S)
+        begun = time.monotonic()
         answer = super().run(inputs, outputs)
-        self._due += self._query_s()
-        if (ahead_s := self._due - time.monotonic()) > 0:
+        if (ahead_s := self._due(begun) - time.monotonic()) > 0:
             time.sleep(ahead_s)
         return answer
+
+    def _due(self, begun: float) -> float:
+        """Return when the worker has computed a query, besides all that came before."""
+        fcntl.flock(self._schedule, fcntl.LOCK_EX)
+        try:
+            (before,) = _DUE.unpack(os.pread(self._schedule, _DUE.size, 0) or bytes(_DUE.size))
+            due = max(before, begun - _LEAD_S) + self._query_s()
+            os.pwrite(self._schedule, _DUE.pack(due), 0)
+        finally:
+            fcntl.flock(self._schedule, fcntl.LOCK_UN)
+        return float(due)
 
     def _query_s(self) -> float:
         worker = self._worker()
