@@ -9,7 +9,7 @@ from synergai.core.routes.deployment import ObservedStage
 from synergai.names import engine_of_stage, is_stage, split_version, stage_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName
@@ -34,8 +34,8 @@ class StageTimes:
         self._ends: deque[tuple[float, dict[_Key, tuple[float, int]]]] = deque(
             maxlen=RATE_WINDOWS + 1
         )
-        # Seconds and queries in all at the begin of those that tell how long the next one takes.
-        self._begins: dict[_Key, tuple[float, int]] = {}
+        # Of the queries since those that told how long the next one takes.
+        self._since: dict[_Key, tuple[float, int]] = {}
         # What the last ones took, and what such queries took when two in a row agreed, and when.
         self._last: dict[_Key, float] = {}
         self._seconds: dict[_Key, tuple[float, float]] = {}
@@ -53,12 +53,19 @@ class StageTimes:
             for name, computed in worker.computed.items()
             if engine_of_stage(name) in engines
         }
-        self._begins = {key: self._begins.get(key, counts[key]) for key in counts}
+        self._since = {key: self._since.get(key, (0.0, 0)) for key in counts}
         self._seconds = {key: self._seconds[key] for key in self._seconds if key in counts}
-        for key, begin in self._begins.items():
-            seconds, queries = (new - old for new, old in zip(counts[key], begin, strict=True))
+        before = self._ends[-1][1] if self._ends else {}
+        new = {
+            key: (counts[key][0] - before[key][0], counts[key][1] - before[key][1])
+            for key in counts.keys() & before.keys()
+        }
+        for key, (seconds, queries) in new.items():
+            part = _part(key[0], new, now - ended_at)
+            seconds, queries = self._since[key][0] + part * seconds, self._since[key][1] + queries
+            self._since[key] = seconds, queries
             if queries >= _LEAST:
-                self._begins[key] = counts[key]
+                self._since[key] = 0.0, 0
                 self._note(key, seconds / queries, now)
         self._ends.append((now, counts))
 
@@ -117,3 +124,11 @@ class StageTimes:
             if began < now:
                 elapsed_s = now - began
                 yield key, ((seconds - first[0]) / elapsed_s, (queries - first[1]) / elapsed_s)
+
+
+def _part(
+    worker: ConnectedWorker, new: Mapping[_Key, tuple[float, int]], elapsed_s: float
+) -> float:
+    """Return the part of the time of queries in which a worker did not run another engine."""
+    busy_s = [seconds for (each, _), (seconds, _) in new.items() if each is worker and seconds]
+    return min(1.0, elapsed_s / sum(busy_s)) if len(busy_s) > 1 else 1.0

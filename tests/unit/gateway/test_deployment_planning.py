@@ -521,6 +521,17 @@ def test_time_that_has_changed_counts_once_other_queries_have_confirmed_it() -> 
     assert found == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.3])
 
 
+def test_time_in_which_a_worker_ran_another_engine_as_well_does_not_count() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for window in range(6):
+        run(worker, "net.s0-4", 0.2, 5)
+        run(worker, "other.s0-4", 0.1, 10 if window < 3 else 0)
+        times.observe([worker], {NET, EngineName("other")}, window * WINDOW_S)
+        if window > 1:
+            [observed] = times.of(NET)
+            assert observed.seconds == pytest.approx(0.1 if window < 4 else 0.2)
+
+
 def test_stage_that_a_worker_runs_no_longer_does_not_tell_how_fast_it_is() -> None:
     worker, times = make_worker("a"), StageTimes()
     for window in range(4 + RATE_WINDOWS):
