@@ -53,8 +53,12 @@ class Figures:
         """Set the figures that are planned with."""
         self._planned = dict(figures)
 
+    def __contains__(self, cause: object) -> bool:
+        """Whether a figure was planned with."""
+        return cause in self._planned
+
     def add_planned(self, figures: Mapping[Cause, float]) -> None:
-        """Add figures that were measured while a plan was made."""
+        """Add figures that were measured or predicted while a plan was made."""
         self._planned |= figures
 
     def change(self, figures: Mapping[Cause, float]) -> Cause | None:

@@ -32,7 +32,7 @@ from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.hub.placements import Placements
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from synergai.core.routes.deployment import Cutting, Objective
+    from synergai.core.routes.deployment import Cutting, Objective, StageTime
     from synergai.core.routes.fleet import FleetFile
     from synergai.core.routes.problem import Route
     from synergai.domain import EngineName, WorkerId
@@ -214,13 +214,9 @@ class Planning:
         self, candidates: Mapping[EngineName, Candidate], workers: Sequence[ConnectedWorker]
     ) -> dict[Cause, float]:
         """Return what was measured of stages, links and loads, by what it is."""
-        figures = {
-            Cause(
-                "the time of", stage_name(name, each.first, each.last), f"on {each.worker}"
-            ): each.seconds
-            for name in candidates
-            for each in self.times.of(name)
-        }
+        figures: dict[Cause, float] = {}
+        for name in candidates:
+            figures |= _time_figures(name, self.times.of(name))
         if figures:  # links of an engine that nobody uses do not matter
             figures |= self._speeds(workers)
         rates = list(map(self.times.expected_per_s, candidates))
@@ -338,6 +334,9 @@ class Planning:
                 replace(each, reason=f"{each.reason}; planned again: {cause.told_of(each.name)}")
                 for each in found
             ]
+        for wanted in found:
+            times = _time_figures(wanted.name, wanted.times)
+            self._figures.add_planned({w: s for w, s in times.items() if w not in self._figures})
         found += impossible
         stages = {wanted.name: stages_of(wanted.routes) for wanted in found}
         is_alike, self._stages = stages == self._stages, stages
@@ -396,6 +395,15 @@ class Planning:
             planner=self._planner,
             objective=self._objective,
         )
+
+
+def _time_figures(engine: EngineName, times: Iterable[StageTime]) -> dict[Cause, float]:
+    return {
+        Cause("the time of", stage_name(engine, each.first, each.last), f"on {each.worker}"): (
+            each.seconds
+        )
+        for each in times
+    }
 
 
 def _has_failed(worker: ConnectedWorker, stored: StoredVersion) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from synergai.core.routes.deployment import ObservedStage
+from synergai.core.routes.deployment import StageTime
 from synergai.names import engine_of_stage, is_stage, split_version, stage_positions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StageTimes:
         if abs(query_s - last_s) <= CHANGE * last_s:
             self._seconds[key] = query_s, now
 
-    def of(self, engine: EngineName) -> tuple[ObservedStage, ...]:
+    def of(self, engine: EngineName) -> tuple[StageTime, ...]:
         """Return what queries of the stages of an engine have taken, as far as that is known.
 
         Of a worker, those stages count that ran last: it may have been faster before.
@@ -90,7 +90,7 @@ class StageTimes:
             for worker, _ in found
         }
         return tuple(
-            ObservedStage(worker.id, *stage_positions(stage), seconds)
+            StageTime(worker.id, *stage_positions(stage), seconds)
             for (worker, stage), (seconds, at) in found.items()
             if at >= latest[worker] - RATE_WINDOWS * WINDOW_S
         )

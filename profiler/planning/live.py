@@ -22,11 +22,11 @@ from profiler.planning.deployment import Need, Wanted, wanted
 from profiler.planning.plan_case import Case
 from synergai.core.routes.deployment import (
     EngineOrder,
-    ObservedStage,
     Orders,
     PlanOrder,
     Refusal,
     SplitOrder,
+    StageTime,
     WantedEngine,
 )
 from synergai.core.routes.links import GATEWAY
@@ -75,8 +75,9 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
                 queries_per_s=engine.queries_per_s,
             )
         )
+    problems = {need.problem.chain.engine: need.problem for need in needs}
     for name, chosen in wanted(needs, order.planner, order.objective).items() if needs else ():
-        found[name] = _answer(cases[name], chosen, observed[name])
+        found[name] = _answer(cases[name], problems[name], chosen, observed[name])
     return [found[engine.name] for engine in order.engines]
 
 
@@ -90,7 +91,7 @@ def _case(order: PlanOrder, engine: EngineOrder, entries: ConfigurationDictionar
     return Case(engine.name, models, entries, fleet, GATEWAY, queries, assumes=True)
 
 
-def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
+def _as_observed(case: Case, observed: Iterable[StageTime]) -> RouteProblem:
     """Return the problem of a case with workers as fast as their stages were.
 
     A worker that has run none is assumed to differ from its profile like those of its class, or
@@ -118,21 +119,29 @@ def _as_observed(case: Case, observed: Iterable[ObservedStage]) -> RouteProblem:
     return replace(case.problem, workers=tuple(map(scaled, case.problem.workers)))
 
 
-def _answer(case: Case, chosen: Wanted, observed: Iterable[ObservedStage]) -> WantedEngine:
+def _answer(
+    case: Case, problem: RouteProblem, chosen: Wanted, observed: Iterable[StageTime]
+) -> WantedEngine:
     name, plan = case.problem.chain.engine, chosen.plan
     measured = {case.classes[each.worker] for each in observed if each.worker in case.classes}
     if plan is None:
         return _impossible(name, [chosen.reason or case.misfit(_ADVICE), *case.notes])
     places = case.places
-    legs = (
+    seconds = {worker.name: worker.seconds for worker in problem.workers}
+    legs = {leg for share in plan.shares for leg in share.route.legs}
+    rows = (
         tuple(Leg(leg.worker, places[leg.first], places[leg.last]) for leg in share.route.legs)
         for share in plan.shares
     )
     return WantedEngine(
         name=name,
-        routes=tuple(map(Route, legs)) if plan.is_split else (),
+        routes=tuple(map(Route, rows)) if plan.is_split else (),
         reason="; ".join([chosen.reason, *case.notes, *case.predicted_notes(measured)]),
         interval_s=plan.interval_s,
+        times=tuple(
+            StageTime(worker, places[first], places[last], seconds[worker][first][last])
+            for worker, first, last in legs
+        ),
     )
 
 

@@ -31,8 +31,8 @@ Stages: TypeAlias = "dict[Stage, frozenset[str]]"
 """Workers by stage."""
 
 
-class ObservedStage(Struct, frozen=True):
-    """What queries of a stage, or of the whole engine, have taken on a worker."""
+class StageTime(Struct, frozen=True):
+    """What a query of a stage, or of the whole engine, takes on a worker."""
 
     worker: str
     first: int
@@ -56,7 +56,7 @@ class EngineOrder(Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...]
     present: tuple[Route, ...] = ()
     cutting: Cutting = "needed"
-    observed: tuple[ObservedStage, ...] = ()
+    observed: tuple[StageTime, ...] = ()
     queries_per_s: float = 0.0
 
 
@@ -87,6 +87,7 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
         reason: why, or why nothing can be planned, for people.
         is_possible: whether there is a plan. Without one, what is deployed stays.
         interval_s: predicted time between two queries of a long range.
+        times: predicted times of the stages.
     """
 
     name: EngineName
@@ -94,6 +95,7 @@ class WantedEngine(Struct, frozen=True, kw_only=True):
     reason: str = ""
     is_possible: bool = True
     interval_s: float = 0.0
+    times: tuple[StageTime, ...] = ()
 
 
 class SplitOrder(Struct, frozen=True, kw_only=True, tag="split"):

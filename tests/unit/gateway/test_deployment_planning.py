@@ -20,7 +20,7 @@ from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.placements import Placements
 from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import EngineStore
-from synergai.core.routes.deployment import ObservedStage, PlanOrder, WantedEngine
+from synergai.core.routes.deployment import PlanOrder, StageTime, WantedEngine
 from synergai.core.routes.fleet import FleetFile, FleetWorker
 from synergai.core.routes.problem import Leg, Route
 from synergai.domain import EngineName, WorkerId
@@ -50,6 +50,7 @@ class World:
         self.unreadable: set[str] = set()
         self.found: list[WantedEngine] = []
         self.routes: tuple[Route, ...] = ()
+        self.times: tuple[StageTime, ...] = ()
         self.with_jobs: set[EngineName] = set()
         for worker in self.workers.values():
             worker.memory_limit_bytes = 240_000_000
@@ -93,7 +94,7 @@ class World:
         if self.fault:
             raise PlanFailed(self.fault)
         return [
-            WantedEngine(name=engine.name, routes=self.routes, reason="as asked")
+            WantedEngine(name=engine.name, routes=self.routes, reason="as asked", times=self.times)
             for engine in order.engines
         ]
 
@@ -373,9 +374,21 @@ async def test_stage_that_becomes_slower_is_planned_for_after_a_pause(world: Wor
         plans.append(len(world.orders))
     assert plans == [1, 1, 1, 2, 2, 2]
     [observed] = world.orders[-1].engines[0].observed
-    assert observed == ObservedStage("a", 0, 4, observed.seconds)
+    assert observed == StageTime("a", 0, 4, observed.seconds)
     assert observed.seconds == pytest.approx(0.3)
     assert world.orders[-1].engines[0].queries_per_s == pytest.approx(20 / WINDOW_S)
+
+
+@pytest.mark.parametrize(("seconds", "plans"), [(0.11, 1), (0.3, 2)])
+async def test_stage_is_planned_again_once_its_time_is_not_as_predicted(
+    world: World, seconds: float, plans: int
+) -> None:
+    world.times = (StageTime("a", 0, 4, 0.1),)
+    assert await world.look(10) == 1
+    for _ in range(10):
+        run(world.workers[WorkerId("a")], "net.s0-4", seconds, 20)
+        await world.look(pause_s=WINDOW_S)
+    assert len(world.orders) == plans
 
 
 @pytest.mark.parametrize("loaded", ["other.s0-4", "other"])
@@ -539,7 +552,7 @@ def test_stage_that_a_worker_runs_no_longer_does_not_tell_how_fast_it_is() -> No
         times.observe([worker], {NET}, window * WINDOW_S)
         if window == 2:
             run(worker, "net.s4-9", 0.1, 10)
-    assert times.of(NET) == (ObservedStage("a", 4, 9, times.of(NET)[0].seconds),)
+    assert times.of(NET) == (StageTime("a", 4, 9, times.of(NET)[0].seconds),)
 
 
 def test_rates_are_means_over_some_windows() -> None:

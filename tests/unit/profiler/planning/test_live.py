@@ -10,9 +10,9 @@ from profiler.planning import live
 from profiler.zoo import recipes as zoo
 from synergai.core.routes.deployment import (
     EngineOrder,
-    ObservedStage,
     PlanOrder,
     SplitOrder,
+    StageTime,
     WantedEngine,
 )
 from synergai.core.routes.fleet import FleetFile, FleetWorker
@@ -68,8 +68,8 @@ def test_worker_that_was_slower_than_expected_gets_less_work(models: Path) -> No
     [before] = wanted(models).routes
     first = before.legs[0]
     observed = (
-        ObservedStage("a", first.first, first.last, 1.0),
-        ObservedStage("b", first.last, 11, 0.001),
+        StageTime("a", first.first, first.last, 1.0),
+        StageTime("b", first.last, 11, 0.001),
     )
     [behind] = wanted(models, observed=observed).routes
     work = {leg.worker: leg.last - leg.first for leg in behind.legs}
@@ -83,7 +83,7 @@ def test_times_are_called_predicted_until_a_stage_has_run_on_the_class(models: P
     assert "the times of class board are predicted from other profiles" in found.reason
     first = found.routes[0].legs[0]
     [engine] = profiled.engines
-    engine = replace(engine, observed=(ObservedStage(*first, 0.01),))
+    engine = replace(engine, observed=(StageTime(*first, 0.01),))
     [found] = live.plan(replace(profiled, engines=(engine,)))
     assert "predicted" not in found.reason
 
