@@ -30,6 +30,10 @@ class LoadCrashed(Unavailable):
     """The engine host crashed while it loaded the engine."""
 
 
+class LoadSuspected(Unavailable):
+    """The engine host crashed while it loaded a variant, maybe because of a query that it had."""
+
+
 class HostLoads:
     """The first load, and orders in flight, one for each variant at a time.
 
@@ -113,9 +117,14 @@ class HostLoads:
                 if answer is not None and not answer.done():
                     answer.set_result(message)
 
-    def fail(self, reason: str, error: SynergaiError) -> None:
-        """Let all loads fail, since the process has exited; one that had begun fails by `error`."""
+    def fail(self, reason: str, error: SynergaiError, *, has_runs: bool) -> None:
+        """Let all loads fail, since the process has exited; one that had begun fails by `error`.
+
+        If the process had runs, one of them may have crashed it, so that the load is but suspected.
+        """
         self._exit = reason
+        if has_runs and isinstance(error, LoadCrashed):
+            error = LoadSuspected(str(error))
         for variant, answer in self._answers.items():
             if not answer.done():
                 answer.set_exception(error if variant == self.loading else Unavailable(reason))

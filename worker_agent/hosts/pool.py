@@ -15,6 +15,7 @@ from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.resources import available_memory_bytes, rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
+from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.preloads import (
     FREE_SHARE,
@@ -240,6 +241,8 @@ class HostPool:
                 host for each, host in self._residents.by_use() if without_variant(each) == family
             )
             shared = next((host for host in hosts if not host.is_closed), None)
+            if self._unusable.is_suspected(session):
+                shared = None  # only without queries is the cause of a crash certain
             return await self._load_session(session, shared, preload)
 
     async def _load_session(
@@ -269,6 +272,7 @@ class HostPool:
             _log.warning("cannot load %s: %s", session, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
+        self._unusable.acquit(session)
         self._residents.add(session, host, used=preload is None or preload.needed)
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
@@ -335,6 +339,8 @@ class HostPool:
 
     def _blame(self, session: Session, error: SynergaiError) -> SynergaiError:
         """Return why a session cannot be loaded, and remember it if its configuration is why."""
+        if isinstance(error, LoadSuspected):
+            self._unusable.suspect(session)
         # While another session of the engine runs, the engine itself can be used.
         runs = isinstance(error, EngineUnusable) and self._residents.has_engine(session.engine)
         if not runs and not is_due_to_configuration(session, error):

@@ -127,7 +127,7 @@ class HostProcess(RunningHost):
     async def load_variant(self, variant: str, timeout_s: float = 300.0) -> Ready:
         """Load another variant of the engine while queries of the loaded ones run.
 
-        If the process dies, they are lost, and the load is to blame.
+        If the process dies, they are lost. A load beside them is then only suspected.
         """
         self.require_open()
         self._begin_watch()
@@ -256,7 +256,7 @@ class HostProcess(RunningHost):
             self._arena.close()
             os.close(self._interrupt_writer)
         error = self._death(f"{reason} while loading")
-        self._loads.fail(reason, error)
+        self._loads.fail(reason, error, has_runs=bool(self._runs.by_id))
         self._runs.end_all(reason, crashed)
         self._complete_retirement()
         if not self.is_loading and not self._closing:
@@ -272,7 +272,7 @@ class HostProcess(RunningHost):
     def _crashed_run(self) -> int | None:
         """Return the run that named a variant and was computed when the process crashed.
 
-        None if it was killed, or if a load is to blame.
+        None if it was killed, or if a load may be to blame.
         """
         if self._loads.loading is not None or not isinstance(self._death(""), LoadCrashed):
             return None

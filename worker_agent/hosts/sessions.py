@@ -164,6 +164,7 @@ class UnusableSessions:
 
     def __init__(self, on_change: Callable[[EngineName], None]) -> None:
         self._reasons: dict[Session, str] = {}
+        self._suspected: set[Session] = set()
         self._on_change = on_change
 
     def __contains__(self, session: Session) -> bool:
@@ -176,6 +177,17 @@ class UnusableSessions:
         reason = self._reasons.get(session)
         return None if reason is None else ConfigurationUnusable(reason)
 
+    def is_suspected(self, session: Session) -> bool:
+        return session in self._suspected
+
+    def suspect(self, session: Session) -> None:
+        """Remember that a host with queries has crashed while it loaded a session."""
+        self._suspected.add(session)
+
+    def acquit(self, session: Session) -> None:
+        """Forget that a session was suspected, because it was loaded."""
+        self._suspected.discard(session)
+
     def add(self, session: Session, reason: str) -> None:
         """Remember that an engine cannot be run with the provider or the variant of `session`."""
         self._reasons[session] = printable(reason)
@@ -184,6 +196,7 @@ class UnusableSessions:
 
     def forget(self, engine: EngineName) -> None:
         """Forget the sessions of an engine, because its files have changed."""
+        self._suspected = {each for each in self._suspected if each.engine != engine}
         kept = {each: reason for each, reason in self._reasons.items() if each.engine != engine}
         if len(kept) < len(self._reasons):
             self._reasons = kept

@@ -20,6 +20,7 @@ from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferResponse
 from tests.integration.worker_agent.conftest import Changes, Pools, request
 from tests.waiting import until
+from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
@@ -178,16 +179,27 @@ async def test_queries_go_on_while_another_variant_is_loaded(slow_hosts: HostPoo
     assert not loading.done()
 
 
-async def test_crash_during_a_load_is_blamed_on_the_variant_that_was_loaded(
+async def test_load_is_blamed_for_a_crash_only_where_no_query_may_be_the_cause(
     slow_hosts: HostPool,
 ) -> None:
-    host = await slow_hosts.load(session("large"))
-    loading = slow_hosts.load(session("endless"))
+    hosts = slow_hosts
+    host = await hosts.load(session("large"))
+    loading = hosts.load(session("endless"))
     async with asyncio.timeout(60):
         await load_started(host)
         await crash_at_a_query(host)
+        with pytest.raises(LoadSuspected):
+            await loading
+        assert hosts.unusable_sessions() == []
+        # The next load is in a host without queries.
+        host = await hosts.load(session("large"))
+        loading = hosts.load(session("endless"))
+        await until(lambda: len(hosts._memory.hosts) == 2, 0.01)
+        [alone] = hosts._memory.hosts - {host}
+        os.kill(alone.pid, signal.SIGSEGV)
         with pytest.raises(ConfigurationUnusable):
             await loading
+        assert await answer(host, "large") == ("1.large", 1.0)
 
 
 async def test_one_variant_is_unloaded_and_loaded_again(hosts: HostPool) -> None:

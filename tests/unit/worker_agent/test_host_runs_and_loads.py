@@ -7,7 +7,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent import ipc
 from worker_agent.hosts.connection import WINDOW, Runs
-from worker_agent.hosts.loads import HostLoads, LoadCrashed
+from worker_agent.hosts.loads import HostLoads, LoadCrashed, LoadSuspected
 from worker_agent.hosts.process import HostProcess
 
 LARGE = bytes(ipc.INLINE_BYTES + 1)
@@ -87,15 +87,18 @@ async def load(host: Host, variant: str) -> asyncio.Task[object]:
     return task
 
 
-async def test_load_that_had_begun_is_blamed_for_the_end_of_its_host_and_others_are_not() -> None:
+@pytest.mark.parametrize(("has_runs", "kind"), [(True, LoadSuspected), (False, LoadCrashed)])
+async def test_load_that_had_begun_is_blamed_for_the_end_of_its_host_unless_a_query_may_be(
+    has_runs: bool, kind: type[Exception]
+) -> None:
     host = Host()
     host.loads.receive(ipc.LoadFailed("the first"))
     begun = await load(host, "small")
     waiting = await load(host, "large")
     host.loads.receive(ipc.LoadStarted("small"))
-    host.loads.fail("it died", LoadCrashed("it died while loading"))
+    host.loads.fail("it died", LoadCrashed("it died while loading"), has_runs=has_runs)
     errors = await failed(begun, waiting)
-    assert [type(error) for error in errors] == [LoadCrashed, Unavailable]
+    assert [type(error) for error in errors] == [kind, Unavailable]
     assert [str(error) for error in errors] == ["it died while loading", "it died"]
 
 
@@ -120,7 +123,7 @@ async def test_order_that_waits_for_another_one_fails_with_the_host() -> None:
     unload = host.loads.unload("small")
     load = asyncio.create_task(host.loads.load("small", 60.0))
     await asyncio.sleep(0)
-    host.loads.fail("it died", Unavailable("it died while loading"))
+    host.loads.fail("it died", Unavailable("it died while loading"), has_runs=False)
     errors = await failed(unload, load)
     assert [str(error) for error in errors] == ["it died", "it died"]
 
@@ -129,7 +132,7 @@ async def test_first_load_fails_with_the_host() -> None:
     host = Host()
     first = asyncio.create_task(host.loads.first(60.0))
     await asyncio.sleep(0)
-    host.loads.fail("it died", EngineUnusable("too large"))
+    host.loads.fail("it died", EngineUnusable("too large"), has_runs=False)
     with pytest.raises(EngineUnusable, match="too large"):
         await first
 

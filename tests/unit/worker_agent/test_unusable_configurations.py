@@ -7,7 +7,7 @@ import pytest
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
 from tests.loaded_host import Starts
-from worker_agent.hosts.loads import LoadCrashed, LoadHung
+from worker_agent.hosts.loads import LoadCrashed, LoadHung, LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.process import HostProcess
@@ -17,6 +17,7 @@ from worker_agent.providers import ProviderChoice
 DIGITS = EngineName("digits")
 ON_CUDA = Session(DIGITS, Configuration(0, "", "CUDA"))
 ON_CPU = Session(DIGITS, Configuration(1))
+SMALL = Session(DIGITS, Configuration(1, "", "", "small"))
 CUDA = ProviderChoice(name="CUDA", kind="CUDA", device="1")
 
 
@@ -73,6 +74,25 @@ async def test_failure_on_the_cpu_is_one_of_the_engine(
     assert not isinstance(await run.load(ON_CPU), ConfigurationUnusable)
     assert run.starts.providers == [None]
     assert run.hosts.unusable_sessions() == []
+
+
+async def test_suspected_session_is_suspected_until_it_is_loaded_or_its_files_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Pool(monkeypatch, tmp_path, LoadSuspected("it died"))
+    for _ in range(2):
+        assert isinstance(await run.load(SMALL), LoadSuspected)
+    assert run.hosts.unusable_sessions() == []
+    assert run.hosts._unusable.is_suspected(SMALL)
+    run.hosts.retire(DIGITS)
+    assert not run.hosts._unusable.is_suspected(SMALL)
+    await run.load(SMALL)
+    run.starts.error = None
+    load = run.hosts.load(SMALL)
+    await run.starts.wait(1)
+    run.starts.complete()
+    await load
+    assert not run.hosts._unusable.is_suspected(SMALL)
 
 
 async def test_changed_files_of_the_engine_are_tried_again(
