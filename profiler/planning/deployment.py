@@ -72,14 +72,15 @@ def wanted(
 ) -> dict[EngineName, Wanted]:
     """Return the plan of each engine.
 
-    If some are left without one, it is as few as possible.
+    If some are left without one, it is as few as possible, and rather not those that are deployed,
+    nor those that are asked most.
 
     Raises:
         SynergaiError: the planner has failed.
     """
     shares = query_shares([need.queries_per_s for need in needs])
     engines = [
-        Engine(need.problem, share, need.queries_per_s)
+        Engine(need.problem, share, need.queries_per_s, is_deployed=bool(need.present))
         for need, share in zip(needs, shares, strict=True)
     ]
     for need, engine in zip(needs, engines, strict=True):

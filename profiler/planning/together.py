@@ -22,8 +22,11 @@ _T = TypeVar("_T", np.float64, np.int64)
 
 MOST_PARTIAL: Final = 1000
 """Combinations of the options of some engines to which those of the next one are added."""
-NO_PLAN: Final = 1000
+NO_PLAN: Final = 1_000_000
 """Engines that take turns which are better than one without a plan."""
+_DEPLOYED: Final = 10_000
+_SHARE: Final = 1000
+"""What else counts of an engine without a plan: that it is deployed, and then its whole share."""
 _MOST_BUSY: Final = 0.9
 """Share of a worker that other engines take at most, as far as an engine is concerned."""
 _LEAST_S: Final = 1e-12
@@ -55,13 +58,17 @@ class Engine:
         problem: the budgets of its workers are for all engines together.
         share: of the queries of all engines.
         queries_per_s: rate at which it is asked; 0 if that is not known.
+        lack: what it counts without a plan.
         options: none twice.
     """
 
-    def __init__(self, problem: RouteProblem, share: float, queries_per_s: float) -> None:
+    def __init__(
+        self, problem: RouteProblem, share: float, queries_per_s: float, *, is_deployed: bool
+    ) -> None:
         self.problem = problem
         self.share = share
         self.queries_per_s = queries_per_s
+        self.lack = NO_PLAN + _DEPLOYED * is_deployed + round(_SHARE * share)
         self.options: list[Option] = []
         self._known: set[object] = set()
 
@@ -110,7 +117,6 @@ class Engine:
             )
             for each in problem.workers
         )
-        # As if all tensors had the mean size.
         slower = {  # as if all tensors had the mean size
             pair: 1 + taken_s[pair] / problem.links.hop(pair[0], pair[1], mean).interval_s
             for pair in taken_s
@@ -142,7 +148,8 @@ class Combinations(NamedTuple):
 
     Attributes:
         chosen: number of the option of each engine, by combination; -1 for none.
-        lacking: number of engines that have none or take turns, those without one first.
+        lacking: number of engines that have none or take turns, those without one first; of as many
+            without one, those that are deployed count most, and then those that are asked most.
         changes: number of engines whose deployment changes.
         memory_bytes: memory of all workers together.
         costs: what an objective minimises, see `profiler.planning.options.cost`.
@@ -235,7 +242,7 @@ class _Table(NamedTuple):
             np.array([*memory, [0.0] * len(workers)]),
             share * np.array([*(each.latency_s for each in options), 0.0]),
             share * np.array([*(each.joules for each in options), 0.0]),
-            np.array([*(int(each.takes_turns) for each in options), NO_PLAN]),
+            np.array([*(int(each.takes_turns) for each in options), engine.lack]),
             np.array([*(int(each.changes) for each in options), 0]),
         )
 

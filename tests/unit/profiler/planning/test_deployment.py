@@ -137,6 +137,24 @@ def test_engines_that_do_not_fit_together_are_told_apart() -> None:
     assert [plan.plan is None for plan in plans].count(True) == 1
 
 
+@pytest.mark.parametrize("slower", ["one", "two"])
+def test_deployed_engines_stay_and_else_those_asked_most_are_planned_if_not_all_fit(
+    slower: str,
+) -> None:
+    speeds = {name: 0.5 if name == slower else 1.0 for name in ("one", "two")}
+    needs = [
+        replace(need(*(worker(w, 240, speed) for w in "ab"), name=name), queries_per_s=rate)
+        for (name, speed), rate in zip(speeds.items(), (10.0, 1.0), strict=True)
+    ]
+    found = wanted(needs, "optimal")
+    assert [plan is not None for plan, _ in found.values()] == [True, False]
+    plan = plan_of(needs[1])
+    assert plan is not None
+    needs[1] = replace(needs[1], present=tuple(share.route for share in plan.shares))
+    found = wanted(needs, "optimal")
+    assert [plan is not None for plan, _ in found.values()] == [False, True]
+
+
 @pytest.mark.parametrize("workers", [4, 5])
 def test_engine_leaves_workers_to_others_that_have_none(workers: int) -> None:
     small = [worker(name, 240) for name in "abcde"[:workers]]

@@ -71,7 +71,10 @@ def test_drawn_engines_together_are_within_5_percent_of_the_best_routes_of_all(s
         Need(problem=problem, queries_per_s=share)
         for problem, share in zip(problems, shares, strict=True)
     ]
-    engines = [Engine(problem, share, 0.0) for problem, share in zip(problems, shares, strict=True)]
+    engines = [
+        Engine(problem, share, 0.0, is_deployed=False)
+        for problem, share in zip(problems, shares, strict=True)
+    ]
     for engine, (plan, _) in zip(engines, wanted(needs, "optimal").values(), strict=True):
         assert plan is not None
         engine.add(plan, changes=False)
