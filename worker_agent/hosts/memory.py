@@ -21,7 +21,13 @@ Measured with one to eight threads, TensorFlow and ONNX Runtime reserve less."""
 
 
 class CrowdedOut(Unavailable):
-    """The host was killed because all hosts together exceeded the limit; alone, it may fit."""
+    """The host was killed because all hosts together exceeded the limit; alone, it may fit.
+
+    Attributes:
+        size_bytes: what it had.
+    """
+
+    size_bytes = 0
 
 
 class TooLarge(EngineUnusable):
@@ -113,13 +119,14 @@ class HostMemory:
         """Kill a host of this size; return why it cannot be loaded, if that is what it did."""
         used = f"used {size / 1e6:,.0f} MB"
         allowed = f"{self.limit_bytes / 1e6:,.0f} MB that --memory-mb allows"
-        error: SynergaiError
+        error: TooLarge | CrowdedOut
         if size > self.limit_bytes:
             reason = f"{used}, above the {allowed}, and was killed"
             error = TooLarge(f"engine {host.session.engine!r} {reason}")
         else:
             reason = f"{used} while all engines used more than the {allowed}, and was killed"
             error = CrowdedOut(f"engine {host.session.engine!r} {reason}")
+            error.size_bytes = size
         host.kill(reason, error)
         self.hosts.discard(host)  # its memory is about to be free
         return error

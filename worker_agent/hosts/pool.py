@@ -310,9 +310,12 @@ class HostPool:
     def _abort_preloads(self) -> bool:
         """Abort the preloads; return whether that frees memory."""
         used = self._preloads.abort_for_memory()
-        for session, size in used.items():  # it takes at least as much as it has by now
-            self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)
+        for session, size in used.items():
+            self._takes_at_least(session, size)
         return bool(used)
+
+    def _takes_at_least(self, session: Session, size: int) -> None:
+        self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)
 
     async def _start(self, session: Session, preload: Preload | None) -> HostProcess:
         models = await asyncio.to_thread(self._models.of, session.engine)
@@ -330,6 +333,7 @@ class HostPool:
                 on_unusable=partial(self._condemn_variant, session),
             )
         except CrowdedOut as crowded:
+            self._takes_at_least(session, crowded.size_bytes)  # for which room is made next time
             if preload is None:
                 raise
             raise PreloadAborted(str(crowded), no_room=True) from None

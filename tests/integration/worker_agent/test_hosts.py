@@ -286,6 +286,21 @@ def sizes_of(monkeypatch: pytest.MonkeyPatch, sizes: Callable[[int], int]) -> No
     monkeypatch.setattr(worker_agent.hosts.memory, "rss_bytes", sizes)
 
 
+async def test_load_that_was_crowded_out_at_its_end_has_room_made_for_it_when_it_is_tried_again(
+    pool: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 1000 << 20
+    hosts = pool(memory=HostMemory(limit), memory_bytes=limit)
+    await hosts.load(LABELLED)
+    for module in ("memory", "pool", "sessions"):
+        monkeypatch.setattr(f"worker_agent.hosts.{module}.rss_bytes", lambda _pid: 600 << 20)
+    with pytest.raises(CrowdedOut):
+        await hosts.load(TWICE)
+    assert hosts.resident_sessions() == [LABELLED]
+    await hosts.load(TWICE)
+    assert hosts.resident_sessions() == [TWICE]
+
+
 async def test_limit_unloads_idle_sessions_before_it_kills(
     pool: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
