@@ -140,8 +140,9 @@ class Planning:
         self._cause: Cause | None = None
         self._figures = Figures(clock)
         self._stages: object = None
-        # Memory in which a worker failed to load a stage, until its agent starts again or a time.
-        self._limits: dict[WorkerId, tuple[str, int, float]] = {}
+        # Memory in which a worker failed to load a stage, until its agent starts again or a time;
+        # apart from each other what is lasting, and what is not.
+        self._limits: dict[tuple[WorkerId, bool], tuple[str, int, float]] = {}
 
     def limit(self, worker: ConnectedWorker, failed_bytes: float, *, is_lasting: bool) -> None:
         """Plan with less memory of a worker, on which a stage of this size cannot be loaded.
@@ -150,11 +151,24 @@ class Planning:
             is_lasting: it alone was too large. Otherwise, other engines had the memory.
         """
         limit = int(min(_SMALLER * failed_bytes, failed_bytes - _SMALLER_BYTES))
-        end = math.inf if is_lasting else self._clock() + _CROWDED_S
-        instance, known, known_end = self._limits.get(worker.id, (worker.instance, limit, end))
-        if instance == worker.instance:  # of several that failed, the smallest counts
+        now, key = self._clock(), (worker.id, is_lasting)
+        end = math.inf if is_lasting else now + _CROWDED_S
+        instance, known, known_end = self._limits.get(key, (worker.instance, limit, end))
+        if instance == worker.instance and now < known_end:  # of several, the smallest counts
             limit, end = min((limit, end), (known, known_end))
-        self._limits[worker.id] = worker.instance, limit, end
+        self._limits[key] = worker.instance, limit, end
+
+    def _limits_of(self, workers: Mapping[WorkerId, ConnectedWorker]) -> dict[WorkerId, int]:
+        """Return the memory of those workers that have turned out to have less than they say."""
+        found: dict[WorkerId, int] = {}
+        for (name, _), (instance, limit, end) in self._limits.items():
+            worker = workers.get(name)
+            if worker is None or worker.instance != instance or self._clock() >= end:
+                continue
+            known = found.get(name, memory_bytes(worker) or math.inf)
+            if limit < known:
+                found[name] = limit
+        return found
 
     @property
     def is_current(self) -> bool:
@@ -254,14 +268,7 @@ class Planning:
             PlanFailed: the planner has failed.
         """
         workers = {each.id: each for one in candidates.values() for each in one.workers}
-        limits = {
-            worker: limit
-            for worker, (instance, limit, end) in self._limits.items()
-            if worker in workers
-            and workers[worker].instance == instance
-            and self._clock() < end
-            and limit < (memory_bytes(workers[worker]) or math.inf)
-        }
+        limits = self._limits_of(workers)
         engines = candidates.keys() | stages.keys()
         self.times.observe(self._workers.values(), engines, self._clock())
         figures = self._observe(candidates, list(workers.values()))

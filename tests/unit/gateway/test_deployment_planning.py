@@ -257,8 +257,20 @@ async def test_worker_whose_memory_other_engines_had_is_planned_with_less_for_a_
 ) -> None:
     worker = world.workers[WorkerId("a")]
     await world.look(10)
+    for failed_bytes, expected in ((150_000_000, 125), (190_000_000, 165)):
+        world.planning.limit(worker, failed_bytes, is_lasting=False)
+        for pause_s, planned in ((1.0, expected), (10.0, 240)):
+            await world.look(8, pause_s)
+            assert world.orders[-1].fleet.workers[0].memory_mb == planned
+
+
+async def test_memory_that_other_engines_had_for_a_while_leaves_what_a_worker_never_has(
+    world: World,
+) -> None:
+    worker = world.workers[WorkerId("a")]
+    world.planning.limit(worker, 200_000_000, is_lasting=True)
     world.planning.limit(worker, 150_000_000, is_lasting=False)
-    for pause_s, expected in ((1.0, 125), (10.0, 240)):
+    for pause_s, expected in ((1.0, 125), (10.0, 175)):
         await world.look(8, pause_s)
         assert world.orders[-1].fleet.workers[0].memory_mb == expected
 
