@@ -222,7 +222,11 @@ class StagedRequest:
             response = await self._run_stages()
         except SynergaiError as error:
             if isinstance(error, EngineUnusable | Unavailable) and (again := await self._again()):
-                return await again.result
+                try:
+                    return await again.result
+                except asyncio.CancelledError:
+                    again.abandon()
+                    raise
             error.request_id = self._call.request_id.job
             if self._stage.stage_of:  # else, the whole engine has counted it
                 self._inference.count_staged(engine, error, self._elapsed_s())

@@ -539,7 +539,7 @@ async def test_request_returns_to_the_stages_that_others_failed_to_replace(
     assert response.raw_output_contents[0] == DATA.tobytes()
 
 
-async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
+async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole_until_cancelled(
     harness: Harness,
 ) -> None:
     result = await harness.start()
@@ -551,3 +551,5 @@ async def test_request_whose_stage_was_replaced_by_the_whole_engine_runs_whole(
     former, again = (each.call.request_id.job for each in harness.begun)
     assert former != again
     result.cancel()
+    await turns()
+    assert harness.begun[1].abandoned
