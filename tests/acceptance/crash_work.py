@@ -96,6 +96,9 @@ class WholeWork:
     def prepare_kill(self, _fleet: KilledFleet, _victim: str, _rng: random.Random) -> None:
         """Wait until a process is to be killed."""
 
+    def end_changes(self, fleet: KilledFleet) -> None:
+        """Bring back what was taken away, so that all jobs can end."""
+
     def find_disorder(self, _fleet: KilledFleet) -> list[str]:
         """Return what is not as it should be once all jobs have ended."""
         return []

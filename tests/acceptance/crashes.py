@@ -267,6 +267,7 @@ def run(
         for client in clients:
             client.join()
         killed_s = time.monotonic() - began
+        work.end_changes(fleet)
         found, resumed = wait_for_all(
             local.address,
             work,

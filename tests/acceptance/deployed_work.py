@@ -143,6 +143,10 @@ class DeployedWork(RequestWork):
             time.sleep(rng.uniform(0.0, MOST_DELAY_S))
         self._note_states()
 
+    def end_changes(self, fleet: KilledFleet) -> None:
+        if self._away:  # the others may not have the memory for two versions
+            self._return(fleet)
+
     def _note_states(self) -> None:
         """Count what the gateway is doing with the engine when a process is killed."""
         with suppress(SynergaiError):
@@ -221,8 +225,7 @@ class DeployedWork(RequestWork):
 
     def _come_to_rest(self, fleet: KilledFleet) -> list[str]:
         """Return what is not as it should be a minute after the last change or job."""
-        if self._away:
-            self._return(fleet)
+        self.end_changes(fleet)
         self._change.result()
         with self._submitting:
             if not wait_for(lambda: not self._has_jobs(), JOBS_WITHIN_S):
