@@ -73,6 +73,19 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
 
 
+async def test_what_was_handled_is_recorded_at_the_latest_when_the_dispatcher_is_closed(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[events.Event] = []
+    monkeypatch.setattr(
+        harness.dispatcher, "_recorders", [lambda event, *_: recorded.append(event)]
+    )
+    harness.add_worker()
+    assert recorded == []
+    harness.dispatcher.close()
+    assert [type(event) for event in recorded] == [events.WorkerJoined]
+
+
 def fail_next_event(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the scheduler fail at the next event, and only there."""
     core, failures = harness.dispatcher.core, iter([RuntimeError("a bug")])

@@ -7,6 +7,8 @@ import pytest
 
 from gateway.entry.access.exposure import check_exposure
 from gateway.gateway_settings import GatewaySettings
+from gateway.serve.serve_settings import ServeSettings
+from gateway.serve.server import LocalServer
 from synergai.errors import InvalidInput
 
 TLS = {"tls_cert": "server.pem", "tls_key": "server.key"}
@@ -32,6 +34,13 @@ def check(options: Mapping[str, object], *, warns: bool = False) -> None:
 @pytest.mark.parametrize("port", ["listen", "hub", "http"])
 def test_loopback_needs_nothing(port: str, host: str) -> None:
     check({port: f"{host}:0"})
+
+
+async def test_serve_checks_addresses_before_it_starts_its_worker(tmp_path: Path) -> None:
+    settings = ServeSettings(gateway=GatewaySettings(listen="0.0.0.0:0"), models=tmp_path)
+    with pytest.raises(InvalidInput, match=r"--listen 0\.0\.0\.0:0 needs"):
+        async with LocalServer(settings):
+            pytest.fail("it has started")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example.org"])
