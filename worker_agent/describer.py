@@ -77,10 +77,10 @@ class EngineSnapshot(NamedTuple):
 
 
 def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]:
-    return {each.name: EngineSnapshot(each, _stamps_of(each)) for each in models.engines()}
+    return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
 
 
-def _stamps_of(definition: EngineDefinition) -> tuple[_Stamp, ...]:
+def stamps_of(definition: EngineDefinition) -> tuple[_Stamp, ...]:
     """Return the states of an engine's files; empty if it has a fault, or they change."""
     if definition.fault:
         return ()
@@ -92,6 +92,18 @@ def _stamps_of(definition: EngineDefinition) -> tuple[_Stamp, ...]:
     except (InvalidInput, OSError):
         return ()
     return tuple(_Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def is_complete(definition: EngineDefinition) -> bool:
+    """Return whether the folder was renamed, or a copy set its times, after its last file."""
+    if definition.fault or definition.folder is None:
+        return False
+    try:
+        folder = definition.folder.stat()
+        files = [path.stat().st_ctime_ns for path in definition.folder.rglob("*")]
+    except OSError:  # it is being changed
+        return False
+    return folder.st_ctime_ns > folder.st_mtime_ns and folder.st_ctime_ns >= max(files, default=0)
 
 
 class Model(NamedTuple):

@@ -16,7 +16,9 @@ from worker_agent.describer import (
     Describer,
     EngineSnapshot,
     inspect_in_host,
+    is_complete,
     pending_engine,
+    stamps_of,
     take_snapshots,
 )
 
@@ -201,8 +203,8 @@ class Inventory:
         """Return the engines that have changed since `discover`, each change once.
 
         A changed engine is returned once two consecutive calls find it in the same state, because
-        copying a large file takes a while; one that is known to be complete is returned at once.
-        New engines are reported at once, pending.
+        copying a large file takes a while. One whose folder was renamed after its last file was
+        written is complete, and returned at once. New engines are reported at once, pending.
         """
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned
         self._scanned = scanned
@@ -214,7 +216,9 @@ class Inventory:
             name: snapshot
             for name, snapshot in scanned.items()
             if snapshot != self._described.get(name)
-            and (name in complete or snapshot == before.get(name))
+            and (
+                name in complete or snapshot == before.get(name) or is_complete(snapshot.definition)
+            )
         }
         removed = (self._described.keys() | self._found) - scanned.keys() - before.keys()
         self._found -= removed | changed.keys()
@@ -244,7 +248,13 @@ class Inventory:
             engine = await self._describer.describe(snapshot.definition, inspect)
         except _Outdated:
             return
-        if self._is_current(snapshot):
+        # Its reason may be a change of the files that the next scan is yet to find.
+        if (
+            engine.fault
+            and await asyncio.to_thread(stamps_of, snapshot.definition) != snapshot.stamps
+        ):
+            self._find_again(snapshot)
+        elif self._is_current(snapshot):
             if name in self._describer.passing():
                 self._retries.add(name, _LONGEST_RETRY_S)
             on_described(engine)
@@ -261,3 +271,12 @@ class Inventory:
     def _is_current(self, snapshot: EngineSnapshot) -> bool:
         """Return whether an engine has neither changed nor been removed since it was found."""
         return self._described.get(snapshot.definition.name) is snapshot
+
+    def _find_again(self, snapshot: EngineSnapshot) -> None:
+        """Let `find_changes` return an engine again, even if its files are the same then."""
+        if self._is_current(snapshot):
+            name = snapshot.definition.name
+            self._described = {
+                each: known for each, known in self._described.items() if each != name
+            }
+            self._found.add(name)

@@ -10,6 +10,7 @@ import pytest
 
 from synergai.domain import Engine, EngineName
 from synergai.errors import EngineUnusable, SynergaiError, Unavailable
+from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
@@ -23,12 +24,55 @@ from tests.unit.worker_agent.inventory.conftest import (
     ignore,
     poll,
     put,
+    put_whole,
 )
 from tests.waiting import until
 from worker_agent import describer
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut, TooLarge
 from worker_agent.inventory import Inventory
+
+
+async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
+        (models / "one").rename(away)
+        raise EngineUnusable("it cannot be read")
+
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    found: list[Engine] = []
+    assert list((await inventory.find_changes(on_found=found.append)).changed) == [ONE]
+    assert found == []
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
+    models: Path, tmp_path: Path, *, others: bool
+) -> None:
+    loads = Loads()
+
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
+        if definition.name == ONE:
+            (models / "one").rename(away)
+            raise LoadHung("it was not loaded within 60 s")
+        return await loads(definition)
+
+    if others:
+        put(models, "two", b"other")
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    found = await poll(inventory)
+    assert list(found) == [ONE]
+    [engine] = found.values()
+    assert engine is not None
+    assert "within 60 s; it is loaded again when its files change" in engine.fault
+    assert inventory.remembers_fault(ONE)
 
 
 @pytest.mark.parametrize("error", [LoadHung, LoadCrashed])
@@ -54,7 +98,6 @@ async def test_model_that_hung_or_crashed_is_loaded_again_on_request_only(
     assert loads == [ONE, ONE], "both are in the cache"
 
 
-NEW = EngineName("new")
 KILLED = Unavailable("died by signal 9")
 
 
@@ -208,13 +251,12 @@ async def test_new_engine_waits_for_one_retry_at_most(models: Path) -> None:
         await retrying.start_due(10)
         await until(lambda: len(held) == 1)
         slots = retrying.inventory._slots
-        put(models, "new", b"the whole")
-        changes = await retrying.inventory.find_changes([NEW])
-        group.create_task(retrying.inventory.describe(changes.changed, ignore))
+        put_whole(models, "new")
+        group.create_task(poll(retrying.inventory))
         await until(lambda: bool(slots._waiters))
-        held.end(ONE, TWO, THREE, NEW)
+        held.end(ONE, TWO, THREE, EngineName("new"))
         await retrying.run_due(0)
-    assert held.index(NEW) == 1
+    assert held.index(EngineName("new")) == 1
 
 
 async def test_model_that_cannot_be_read_is_read_again_with_back_off(

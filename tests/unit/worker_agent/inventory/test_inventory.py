@@ -18,6 +18,7 @@ from tests.unit.worker_agent.inventory.conftest import (
     ignore,
     poll,
     put,
+    put_whole,
     running,
 )
 from tests.waiting import until
@@ -218,8 +219,8 @@ async def test_new_engine_that_vanishes_before_it_is_described_is_removed(
 async def test_model_directory_may_be_made_later(tmp_path: Path, loads: Loads) -> None:
     inventory = Inventory(tmp_path / "models", tmp_path / "engines.json", loads)
     assert await described(inventory) == {}
-    put(tmp_path / "models", "one", b"the whole")
-    assert [list(await poll(inventory)) for _ in range(2)] == [[], [ONE]]
+    put_whole(tmp_path / "models", "one")
+    assert list(await poll(inventory)) == [ONE]
     (tmp_path / "file").touch()
     with pytest.raises(NotFound):
         await Inventory(tmp_path / "file", tmp_path / "engines.json", loads).discover()
