@@ -152,7 +152,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         tuple[str, ...], "Power modes of configurations; all that need no reboot if empty."
     ] = ()
     root: Path = Path("/")  # of the files of power control, such as an emulated board's
-    models_look_s: float = 3.0  # interval between two checks of the engines' files
+    models_look_s: float = 5.0  # interval between two checks of the engines' files
     peer_port: Annotated[
         int,
         "Port at which other agents pull the tensors of stages from this one. "

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -104,6 +106,19 @@ def is_complete(definition: EngineDefinition) -> bool:
     except OSError:  # it is being changed
         return False
     return folder.st_ctime_ns > folder.st_mtime_ns and folder.st_ctime_ns >= max(files, default=0)
+
+
+def folder_times(models: ModelDirectories) -> dict[str, int]:
+    """Return the entries of the directories, with the times when files were added or removed."""
+    times: dict[str, int] = {}
+    for directory in models:
+        if directory is None:
+            continue
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    times[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
+    return times
 
 
 class Model(NamedTuple):

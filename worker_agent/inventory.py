@@ -15,6 +15,7 @@ from synergai.runtime.resources import usable_cores
 from worker_agent.describer import (
     Describer,
     EngineSnapshot,
+    folder_times,
     inspect_in_host,
     is_complete,
     pending_engine,
@@ -128,6 +129,8 @@ class Inventory:
         self._scanned: dict[EngineName, EngineSnapshot] = {}
         # Engines that were found and are not described yet.
         self._found: set[EngineName] = set()
+        self._folders: dict[str, int] = {}
+        self.is_settling = False
         self._describing = 0
         self._retries = Retries(clock)
         # One for each engine that is being loaded again, or waits for the end of such a load.
@@ -195,6 +198,13 @@ class Inventory:
     def _to_retry(self) -> set[EngineName]:
         return self._describer.passing() & self._retries.due() & self._described.keys()
 
+    async def has_other_folders(self) -> bool:
+        """Return whether folders were added, removed or replaced since the last `find_changes`.
+
+        This costs one call per folder. It does not see files that are overwritten.
+        """
+        return await asyncio.to_thread(folder_times, self._models) != self._folders
+
     async def find_changes(
         self,
         complete: Collection[EngineName] = (),
@@ -206,6 +216,7 @@ class Inventory:
         copying a large file takes a while. One whose folder was renamed after its last file was
         written is complete, and returned at once. New engines are reported at once, pending.
         """
+        self._folders = await asyncio.to_thread(folder_times, self._models)
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned
         self._scanned = scanned
         new = scanned.keys() - self._described.keys() - self._found
@@ -225,6 +236,7 @@ class Inventory:
         self._retries.forget(removed | changed.keys())
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
+        self.is_settling = self._described != scanned
         return Changes(frozenset(changed), frozenset(removed))
 
     @contextmanager
@@ -280,3 +292,4 @@ class Inventory:
                 each: known for each, known in self._described.items() if each != name
             }
             self._found.add(name)
+            self.is_settling = True

@@ -44,9 +44,10 @@ async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
     inventory = Inventory(models, tmp_path / "engines.json", inspect)
     assert (await described(inventory))[ONE].pending
     away.rename(models / "one")
+    assert inventory.is_settling
     found: list[Engine] = []
     assert list((await inventory.find_changes(on_found=found.append)).changed) == [ONE]
-    assert found == []
+    assert (found, inventory.is_settling) == ([], False)
 
 
 @pytest.mark.parametrize("others", [False, True])

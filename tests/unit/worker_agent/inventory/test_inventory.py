@@ -74,8 +74,11 @@ async def test_watch_reports_an_engine_while_another_is_inspected(
     await inventory.discover()
     (models / "one" / "model.onnx").write_bytes(b"changed")
 
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
     changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 3600.0)
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
     async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
         watch.look_at(ONE)
         await until(lambda: held == [ONE])
@@ -169,30 +172,40 @@ async def test_temporary_file_of_another_agent_is_left_alone(
 async def test_engine_that_is_complete_is_described_at_once(
     inventory: Inventory, models: Path
 ) -> None:
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
     await described(inventory)
     changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 3600.0)
+    watch = ModelDirectoryWatch(inventory, 5.0, never)
     put(models, "two", b"the whole")
     watch.look_at(TWO)
     async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
         assert await changes.get() == TWO
 
 
-async def test_removed_folder_is_reported_once_two_looks_miss_it(
+async def test_removed_folder_is_reported_within_three_seconds(
     inventory: Inventory, models: Path
 ) -> None:
-    await described(inventory)
-    (models / "one").rename(models / ".one")
-    assert [await poll(inventory) for _ in range(3)] == [{}, {ONE: None}, {}]
+    looks: list[float] = []
 
+    async def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            (models / "one").rename(models / ".one")
 
-async def test_directory_is_looked_at_again_and_again(inventory: Inventory, models: Path) -> None:
     await described(inventory)
-    (models / "one").rename(models / ".one")
-    changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 0.0)
-    async with asyncio.timeout(30), running(watch, lambda name, _: changes.put_nowait(name)):
-        assert await changes.get() == ONE
+    changes: asyncio.Queue[tuple[EngineName, float]] = asyncio.Queue()
+
+    def remove(name: EngineName, engine: Engine | None) -> None:
+        assert engine is None
+        changes.put_nowait((name, sum(looks[1:])))
+
+    watch = ModelDirectoryWatch(inventory, 60.0, pause)
+    async with asyncio.timeout(30), running(watch, remove):
+        name, taken_s = await changes.get()
+    assert name == ONE
+    assert taken_s <= 3.0
 
 
 async def test_new_engine_is_reported_as_pending_before_it_is_described(
