@@ -96,6 +96,7 @@ async def build_parts(
         stack.push_async_callback(worker.close)
         engines.add_worker(worker)
         workers.append(worker)
+    stack.push_async_callback(engines.close)  # before the hosts that it loads
     return AgentParts(tuple(workers), engines, reconciler)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import REMOVED
+from synergai.domain import REMOVED, UnusedVariant
 from synergai.errors import SynergaiError
 from synergai.runtime.tasks import TaskBag
 
@@ -126,6 +126,8 @@ class ServedEngines:
         self._workers: list[LocalWorker] = []
         # As the inventory describes them; each worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
+        self._replacing: dict[EngineName, asyncio.Task[None]] = {}
+        self._tasks = TaskBag()
 
     def add_worker(self, worker: LocalWorker) -> None:
         self._workers.append(worker)
@@ -141,7 +143,7 @@ class ServedEngines:
         pending = [engine.name for engine in self._engines.values() if engine.pending]
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run(self._engine_found, self._engine_changed))
-            group.create_task(self._inventory.retry(self._update_engine))
+            group.create_task(self._inventory.retry(self._loaded_again))
             await self._inventory.describe(pending, self._update_engine)
             self.described = True
             self._log_usable()
@@ -155,7 +157,11 @@ class ServedEngines:
 
     async def describe_again(self, name: EngineName) -> None:
         """Load an engine again whose last load failed."""
-        await self._inventory.describe_again(name, self._update_engine)
+        await self._inventory.describe_again(name, self._loaded_again)
+
+    async def close(self) -> None:
+        """Stop replacing engines."""
+        await self._tasks.close()
 
     def _log_usable(self) -> None:
         settings = self._settings
@@ -182,6 +188,8 @@ class ServedEngines:
 
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
         """Replace an engine that has changed in the model directory; None if it was removed."""
+        if (replacing := self._replacing.pop(name, None)) is not None:
+            replacing.cancel()
         if engine is None:
             _log.info("engine %s was removed", name)
             former = self._engines[name]
@@ -189,12 +197,39 @@ class ServedEngines:
             for worker in self._workers:
                 worker.hosts.retire(name)
                 worker.remove_engine(removed)
-        else:
+        elif not (engine.fault and self._keep(name, engine.fault)):
             _log.info("engine %s was added or changed", name)
-            self._engines[name] = engine
-            for worker in self._workers:
-                worker.replace_engine(engine)
+            self._replacing[name] = self._tasks.start(self._replace(engine))
         self._on_changed()
+
+    def _keep(self, name: EngineName, fault: str) -> bool:
+        """Let the sessions of an engine serve whose changed files are faulty; return whether any.
+
+        They run the former files.
+        """
+        former = self._engines.get(name)
+        if former is None or former.fault:
+            return False
+        if not any([worker.hosts.keep(name) for worker in self._workers]):  # noqa: C419 - each one
+            return False
+        _log.warning("engine %s: its changed files are not used, the former ones still are", name)
+        unused = [each for each in former.unused_variants if each.variant]
+        self._update_engine(replace(former, unused_variants=(*unused, UnusedVariant("", fault))))
+        return True
+
+    async def _replace(self, engine: Engine) -> None:
+        """Let an engine's changed files serve, once they are loaded if the former ones were."""
+        await asyncio.gather(*(worker.replace_engine(engine) for worker in self._workers))
+        self._replacing.pop(engine.name, None)
+        self._engines[engine.name] = engine
+
+    def _loaded_again(self, engine: Engine) -> None:
+        """Replace the description of an engine, or its files if sessions run the former ones."""
+        name = engine.name
+        if name in self._replacing or any(worker.hosts.keeps(name) for worker in self._workers):
+            self._engine_changed(name, engine)
+        else:
+            self._update_engine(engine)
 
     def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine

@@ -140,13 +140,10 @@ class LocalWorker:
         self.set_engine(engine)
         self.hub.send_engine_changed(self._engines[engine.name])
 
-    def replace_engine(self, engine: Engine) -> None:
-        """Let an engine's changed files serve; sessions that were resident are loaded again."""
-        resident = [each for each in self.hosts.resident_sessions() if each.engine == engine.name]
-        self.hosts.retire(engine.name)
+    async def replace_engine(self, engine: Engine) -> None:
+        """Load an engine's changed files, and describe them before a removed variant is needed."""
+        await self.hosts.replace(engine.name)
         self.update_engine(engine)
-        for session in resident:
-            self.start_load(session)
 
     def remove_engine(self, engine: Engine) -> None:
         """Tell the gateway that an engine is gone, whose fault says so; it is not offered again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -79,6 +80,8 @@ class HostPool:
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
+        # Engines whose files on disk are not those of their sessions, which cannot be loaded again.
+        self._kept: set[EngineName] = set()
         self._on_change = on_change
         self._providers = {} if providers is None else providers
         self._unusable = UnusableSessions(on_unusable)
@@ -152,12 +155,51 @@ class HostPool:
         await self._residents.evict_session(session, host)
         return True
 
+    def keep(self, engine: EngineName) -> bool:
+        """Keep the sessions of `engine`, whose files on disk cannot be used; return whether any.
+
+        They are not evicted until `replace` or `retire`.
+        """
+        if not self._residents.has_engine(engine):
+            return False
+        self._kept.add(engine)
+        return True
+
+    def keeps(self, engine: EngineName) -> bool:
+        """Return whether the sessions of `engine` run other files than those on disk."""
+        return engine in self._kept
+
+    async def replace(self, engine: EngineName) -> None:
+        """Load the changed files of `engine` in addition to its sessions, and then retire these.
+
+        Of the sessions of a host, the one used last is loaded; others on their next use, as are
+        those that do not fit into memory together with the former ones.
+        """
+        started: dict[Session, HostProcess] = {}
+        try:
+            for host, session in self._residents.last_used().items():
+                if session.engine == engine and self._fits(rss_bytes(host.pid)):
+                    with suppress(SynergaiError):  # it is reported on its next use
+                        started[session] = await self._start(session, None)
+        except asyncio.CancelledError:
+            await asyncio.gather(*(host.close() for host in started.values()))
+            raise
+        self.retire(engine)
+        for session, host in started.items():
+            if host.is_closed:
+                continue
+            self._residents.add(session, host)
+            self._loaded_bytes[host] = self._initial_bytes[session] = size = rss_bytes(host.pid)
+            _log.info("loaded the changed files of %s", session)
+            self._on_change(SessionChange(session, resident=True, ready=host.ready, size=size))
+
     def retire(self, engine: EngineName) -> None:
         """Reload `engine` on its next use, because its files have changed.
 
         Its hosts complete their runs before they are closed; pending loads are cancelled, and
         their callers start them again. Sessions that were unusable are tried again.
         """
+        self._kept.discard(engine)
         self._unusable.forget(engine)
         for session in [each for each in self._loads if each.engine == engine]:
             self._loads.pop(session).cancel()
@@ -198,7 +240,7 @@ class HostPool:
         for session, host in self._residents.by_use():
             if not self._memory.exceeded():
                 break
-            if session not in self._pinned and is_idle(session, host):
+            if not self._is_pinned(session) and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._residents.evict_session(session, host)
         return not self._memory.exceeded()
@@ -378,9 +420,12 @@ class HostPool:
         for session, host in self._residents.by_use():
             if self._residents.rss_bytes() + size <= self.memory_bytes:
                 return
-            if session == keep or session in self._pinned or not is_idle(session, host):
+            if session == keep or self._is_pinned(session) or not is_idle(session, host):
                 continue
             if host is beside and self._residents.is_only_session(session, host):
                 continue
             _log.info("evicting %s to free memory", session)
             await self._residents.evict_session(session, host)
+
+    def _is_pinned(self, session: Session) -> bool:
+        return session in self._pinned or session.engine in self._kept

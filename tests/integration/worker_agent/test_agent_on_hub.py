@@ -291,24 +291,33 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         assert not (await hub.registrations.get()).engines
 
 
-async def test_changed_file_of_a_loaded_engine_is_checked_and_then_served(
+async def test_loaded_engine_serves_until_its_changed_file_is_checked_and_loaded(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     models, file = tmp_path / "models", tmp_path / "models" / "sum" / "m.tflite"
     file.parent.mkdir(parents=True)
-    save_sum(file)
+    save_sum(file, width=512, matrix=True)  # weights that a host may read as late as for a query
     content = file.read_bytes()
     async with asyncio.timeout(60), running_agent(hub, models, tmp_path / "state"):
         await hub.registrations.get()
         hub.assign(1, "sum")
         assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
+        first = (await hub.heard("session_changed")).session_changed
         file.write_bytes(content[:100])
         engine = (await hub.heard("engine_changed")).engine_changed.engine
-        assert "m.tflite" in engine.fault
-        hub.assign(2, "sum")
-        assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN
-        file.write_bytes(content)
-        engine = (await hub.heard("engine_changed")).engine_changed.engine
         assert engine.fault == ""
-        hub.assign(3, "sum")
-        assert (await hub.ended(3)).outcome == hub_pb2.OUTCOME_COMPLETED
+        [unused] = engine.unused_variants
+        assert "m.tflite" in unused.reason
+        hub.assign(2, "sum", count=10)
+        assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
+        hub.assign(3, "sum", configuration=TWO)
+        assert (await hub.ended(3)).fault == hub_pb2.FAULT_CONFIGURATION_UNUSABLE
+        file.write_bytes(content)
+        while not (changed := (await hub.heard("session_changed")).session_changed).resident:
+            pass
+        assert changed.session == first.session
+        engine = (await hub.heard("engine_changed")).engine_changed.engine
+        assert (engine.fault, len(engine.unused_variants)) == ("", 0)
+        for number, configuration in ((4, ONE), (5, TWO)):
+            hub.assign(number, "sum", configuration=configuration)
+            assert (await hub.ended(number)).outcome == hub_pb2.OUTCOME_COMPLETED

@@ -79,6 +79,41 @@ async def test_closing_waits_for_a_load_that_was_cancelled_before(
     assert starts.ended == len(starts.begun)
 
 
+async def test_session_whose_file_is_damaged_is_not_evicted(
+    starts: Starts, hosts: HostPool
+) -> None:
+    load = hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    await load
+    assert hosts.keep(ENGINE.name)
+    hosts.memory_bytes = -1
+    await hosts._evict(0)
+    assert hosts.resident_sessions() == [SESSION]
+    hosts.retire(ENGINE.name)
+    assert not hosts.keep(ENGINE.name), "there is no session to keep"
+
+
+async def test_session_serves_until_its_changed_files_are_loaded(
+    starts: Starts, hosts: HostPool
+) -> None:
+    load = hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    former = await load
+    given_up = asyncio.create_task(hosts.replace(ENGINE.name))
+    await starts.wait(2)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    assert hosts.get_resident(SESSION) is former
+    replacing = asyncio.create_task(hosts.replace(ENGINE.name))
+    await starts.wait(3)
+    assert hosts.get_resident(SESSION) is former
+    starts.complete()
+    await replacing
+    assert hosts.get_resident(SESSION) not in (None, former)
+
+
 class Described:
     """Stands for the inventory; it describes the engine again as the test says."""
 
@@ -141,6 +176,7 @@ class Reports:
         self.told.append(engine)
 
     async def close(self) -> None:
+        await self.engines.close()
         await self.worker.close()
 
 
@@ -221,39 +257,54 @@ async def by_retry(reports: Reports) -> None:
     await reports.engines.track()
 
 
-@pytest.mark.parametrize("fault", ["", "it was killed"])
-async def test_changed_files_that_can_be_loaded_replace_those_of_a_resident_session_at_once(
-    starts: Starts, reports: Reports, fault: str
-) -> None:
+@pytest.fixture
+async def former(starts: Starts, reports: Reports) -> Reports:
+    """A worker on which the former files of its engine serve: the changed ones do not load."""
     load = reports.hosts.load(SESSION)
     await starts.wait(1)
     starts.complete()
     await load
-    reports.engines._engine_changed(ENGINE.name, changed := replace(ENGINE, fault=fault))
-    assert reports.told == [changed]
-    assert reports.hosts.get_resident(SESSION) is None
-    begun = 1 if fault else 2
-    await starts.wait(begun)
-    await turns(5)
-    assert len(starts.begun) == begun
+    reports.engines._engine_changed(ENGINE.name, replace(ENGINE, fault="it was killed"))
+    reports.told.clear()
+    return reports
 
 
 @pytest.mark.parametrize("load_again", [on_request, by_retry])
-async def test_engine_that_is_loaded_again_is_told(
-    reports: Reports, load_again: Callable[[Reports], Coroutine[Any, Any, None]]
+async def test_former_files_serve_on_if_the_changed_ones_fail_again(
+    former: Reports, load_again: Callable[[Reports], Coroutine[Any, Any, None]]
 ) -> None:
-    await load_again(reports)
-    assert reports.told == [ENGINE]
+    former.inventory.again = replace(ENGINE, fault="it was killed again")
+    await load_again(former)
+    [engine] = former.told
+    assert engine.fault == ""
+    assert [each.reason for each in engine.unused_variants] == ["it was killed again"]
+
+
+@pytest.mark.parametrize("load_again", [on_request, by_retry])
+async def test_former_files_are_replaced_once_the_changed_ones_load_again(
+    starts: Starts,
+    former: Reports,
+    load_again: Callable[[Reports], Coroutine[Any, Any, None]],
+) -> None:
+    host, changed = former.hosts.get_resident(SESSION), replace(ENGINE, digest="changed")
+    former.inventory.again = changed
+    await load_again(former)
+    await starts.wait(2)
+    assert former.told == []
+    starts.complete()
+    await until(lambda: former.told == [changed])
+    assert former.hosts.get_resident(SESSION) not in (None, host)
 
 
 async def test_engine_that_fails_to_load_in_service_is_loaded_again(
-    starts: Starts, reports: Reports
+    starts: Starts, former: Reports
 ) -> None:
-    load = reports.hosts.load(SESSION)
-    await starts.wait(1)
+    former.hosts.retire(ENGINE.name)
+    load = former.hosts.load(SESSION)
+    await starts.wait(2)
     starts.begun[-1].set_exception(LoadHung("it was not loaded within 300 s"))
     await asyncio.wait([load])
-    assert reports.inventory.later == [ENGINE.name]
-    assert [each.fault for each in reports.told] == [
+    assert former.inventory.later == [ENGINE.name]
+    assert [each.fault for each in former.told] == [
         "it was not loaded within 300 s; it is loaded again within an hour"
     ]

@@ -100,7 +100,9 @@ async def test_changed_files_of_the_engine_are_tried_again(
 ) -> None:
     run = Pool(monkeypatch, tmp_path, EngineUnusable("no device"))
     await run.load(ON_CUDA)
+    run.hosts._unusable.suspect(ON_CPU)
     run.hosts.retire(DIGITS)
+    assert not run.hosts._unusable.is_suspected(ON_CPU)
     assert run.hosts.unusable_sessions() == []
     assert run.reported == [DIGITS, DIGITS]
     await run.load(ON_CUDA)
