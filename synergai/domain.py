@@ -203,13 +203,18 @@ def validate_accuracy(accuracy: float, what: str) -> float:
 
 
 class UnusedVariant(Struct, frozen=True):
-    """A variant of an engine that a worker does not use, and why."""
+    """Files of an engine that a worker does not use, and why.
+
+    Attributes:
+        variant: the variant; empty for changed files of the whole engine, whose former ones serve.
+    """
 
     variant: str
     reason: str
 
     def __post_init__(self) -> None:
-        validate_variant(self.variant)
+        if self.variant:
+            validate_variant(self.variant)
 
 
 class Exit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

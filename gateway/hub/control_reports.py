@@ -142,7 +142,8 @@ def _log_change(worker: ConnectedWorker, engine: Engine) -> None:
         _log.log(level, "%s: %s", where, engine.fault)
     for each in engine.unused_variants:
         if before is None or before.fault or each not in before.unused_variants:
-            _log.warning("%s: variant %s not used: %s", where, each.variant, each.reason)
+            what = f"variant {each.variant}" if each.variant else "changed files"
+            _log.warning("%s: %s not used: %s", where, what, each.reason)
 
 
 class ControlReports:

@@ -110,7 +110,8 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
                 text = f"{unusable.session.configuration}: {unusable.reason}"
                 yield "", "", cut_text(text, "red")
         for unused in engine.unused_variants:
-            text = f"variant {unused.variant}: {unused.reason}"
+            what = f"variant {unused.variant}" if unused.variant else "its changed files"
+            text = f"{what}: {unused.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
