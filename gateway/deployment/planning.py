@@ -231,7 +231,8 @@ class Planning:
         figures: dict[Cause, float] = {}
         for name in candidates:
             figures |= _time_figures(name, self.times.of(name))
-        if figures:  # links of an engine that nobody uses do not matter
+        # Links of an engine that nobody uses do not matter. Stages on their way slow down others.
+        if figures and not self._versions.catalogue.stages.degraded:
             figures |= self._speeds(workers)
         rates = list(map(self.times.expected_per_s, candidates))
         if len(rates) > 1 and any(rates):

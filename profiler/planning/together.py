@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", np.float64, np.int64)
 
-MOST_PARTIAL: Final = 1000
+MOST_PARTIAL: Final = 200
 """Combinations of the options of some engines to which those of the next one are added."""
 NO_PLAN: Final = 1_000_000
 """Engines that take turns which are better than one without a plan."""
