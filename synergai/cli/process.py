@@ -48,6 +48,8 @@ def exit_on_error() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _exit(f"{where}{error.strerror or error}")
+    except UnicodeEncodeError as error:  # such as an argument that is none
+        _exit(f"{error.object!r} is not valid Unicode text")
     except Exception as error:
         if os.environ.get("SYNERGAI_DEBUG"):
             raise

@@ -236,7 +236,7 @@ async def search_goodput(
 
 
 def _client(settings: LoadSettings) -> Client:
-    # No retries, which would hide failures, and no limit in flight: the loop is open.
+    # No retries, which would hide failures. The loop is open up to 8 connections of 256 calls each.
     return Client(settings.target, attempts=1, **settings.connection())
 
 

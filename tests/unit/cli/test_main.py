@@ -148,6 +148,14 @@ def test_interruption_before_the_command_runs_exits_130(monkeypatch: pytest.Monk
     assert exited.value.code == INTERRUPTED
 
 
+def test_argument_that_is_not_unicode_is_told(
+    failing: FailingCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"))
+    code, _, err = run(["jobs"], capsys)
+    assert (code, err) == (1, "error: '\\udcff' is not valid Unicode text\n")
+
+
 def test_internal_error_shows_no_traceback(
     failing: FailingCommand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
