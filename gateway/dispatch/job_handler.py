@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.domain import Fault, Job
+from synergai.domain import REMOVED, Fault, Job
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -95,6 +95,8 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
         return MessageTooLarge(reason)
     if fault is Fault.TENSORS_LOST:
         return TensorsLost(reason)
+    if reason == REMOVED:  # others may have it, or another version
+        return Unavailable(f"engine {engine!r} was removed from its workers meanwhile")
     fault_id = secrets.token_hex(4)
     _log.error(
         "fault %s: request %s, engine %s: %s: %s", fault_id, job.id, engine, fault.name, reason

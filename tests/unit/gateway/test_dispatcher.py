@@ -10,7 +10,7 @@ from gateway.calls.requests.inference import Request
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker, StopAssignment
 from synergai.core.scheduling import events
-from synergai.domain import AssignmentId, EngineName
+from synergai.domain import REMOVED, AssignmentId, EngineName
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -211,18 +211,23 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "text"),
+    ("fault", "detail", "error", "text"),
     [
-        (hub_pb2.FAULT_BAD_INPUT, InvalidInput, r"^[ -~]*the detail$"),  # printable
-        (hub_pb2.FAULT_ENGINE_BROKEN, EngineUnusable, "fault "),
+        (hub_pb2.FAULT_BAD_INPUT, "red \x1b[31m\0 it", InvalidInput, r"^[ -~]*it$"),  # printable
+        (hub_pb2.FAULT_ENGINE_BROKEN, "it crashed", EngineUnusable, "fault "),
+        (hub_pb2.FAULT_ENGINE_BROKEN, REMOVED, Unavailable, "was removed from its workers"),
     ],
 )
 async def test_workers_fault_becomes_the_clients_error(
-    harness: GatewayHarness, fault: hub_pb2.Fault.ValueType, error: type[SynergaiError], text: str
+    harness: GatewayHarness,
+    fault: hub_pb2.Fault.ValueType,
+    detail: str,
+    error: type[SynergaiError],
+    text: str,
 ) -> None:
     worker = harness.add_worker()
     request, assignment = harness.started(worker)
-    harness.fail(worker, assignment, fault, "red \x1b[31m\0 the detail")
+    harness.fail(worker, assignment, fault, detail)
     with pytest.raises(error, match=text):
         await request.result
 
