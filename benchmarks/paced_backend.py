@@ -77,7 +77,7 @@ def emulated(site: Path, file: Path) -> list[str]:
 class PacedBackend(OnnxRuntimeBackend):
     """A model whose queries follow an absolute schedule: one that ends late shortens the next.
 
-    All engines of a worker have one schedule, in a file beside that of the worker.
+    All engines of a worker share one schedule, which is in a file next to the worker's.
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:

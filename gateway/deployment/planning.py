@@ -231,7 +231,7 @@ class Planning:
         figures: dict[Cause, float] = {}
         for name in candidates:
             figures |= _time_figures(name, self.times.of(name))
-        # Links of an engine that nobody uses do not matter. Stages on their way slow down others.
+        # Unused links do not matter, and transfers of stages slow down the others.
         if figures and not self._versions.catalogue.stages.degraded:
             figures |= self._speeds(workers)
         rates = list(map(self.times.expected_per_s, candidates))

@@ -106,7 +106,7 @@ class StageTimes:
     def expected_per_s(self, engine: EngineName) -> float:
         """Return the rate at which queries of an engine are expected.
 
-        Those of other versions are to get it, if there were none yet.
+        A version without queries is expected to get those of the other versions.
         """
         name = split_version(engine)[0]
         _, counts = self._ends[-1] if self._ends else (0.0, {})

@@ -96,7 +96,7 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
     if fault is Fault.TENSORS_LOST:
         return TensorsLost(reason)
     if reason == REMOVED:  # others may have it, or another version
-        return Unavailable(f"engine {engine!r} was removed from its workers meanwhile")
+        return Unavailable(f"engine {engine!r} was removed from its workers while it ran")
     fault_id = secrets.token_hex(4)
     _log.error(
         "fault %s: request %s, engine %s: %s: %s", fault_id, job.id, engine, fault.name, reason

@@ -37,10 +37,10 @@ MAX_EXCHANGES: Final = 5_000
 _PARTS: Final = (1.0, 0.6, 0.4)
 """Shares of the memory of workers with which an engine is planned that does not have them alone."""
 _MOST_EFFORT: Final = 5e6
-"""Effort for the plans of an engine beside others, in sets of workers times pairs of cuts: it
-takes a second or two."""
+"""Most work for these plans, in sets of workers times pairs of cuts."""
 _BEST: Final = 8
-"""Best combinations in each round, beside the other engines of which each engine is planned."""
+"""Best combinations from which each round continues: each engine is planned again with the workers
+and links that the others leave."""
 _ALIKE: Final = 0.01
 """Relative difference of costs that does not matter."""
 
@@ -85,7 +85,7 @@ def wanted(
     ]
     for need, engine in zip(needs, engines, strict=True):
         for part in _PARTS if len(needs) > 1 else (1.0,):
-            _offer(need, engine, engine.beside((), part), planner)
+            _offer(need, engine, engine.remaining((), part), planner)
         _offer_present(need, engine)
     found = _combined(needs, engines, planner, objective)
     return _chosen(needs, engines, found, objective)
@@ -94,32 +94,32 @@ def wanted(
 def _combined(
     needs: Sequence[Need], engines: Sequence[Engine], planner: str, objective: Objective
 ) -> Combinations:
-    """Return the best options together, with more of them from plans beside other engines.
+    """Return the best combinations of options, after planning each engine with what others leave.
 
     First, these are the best options of each other engine alone, and then the best ones together.
     """
     found = combinations(engines, objective)
     if len(engines) == 1:
         return found
-    beside = list(_alone(engines))
+    to_explore = list(_alone(engines))
     planned: set[object] = set()
     most, known = min(map(_most_plans, needs)), -1
     while known < len(planned) < most:
         known = len(planned)
-        for options in beside:
+        for options in to_explore:
             for need, engine in zip(needs, engines, strict=True):
                 others = _others(engine, engines, options)
                 key = need.problem.chain.engine, *(id(option) for _, option in others)
                 if key not in planned and len(planned) < most:
                     planned.add(key)
-                    _offer(need, engine, engine.beside(others), planner)
+                    _offer(need, engine, engine.remaining(others), planner)
         found = combinations(engines, objective)
-        beside = [found.options(engines, number) for number in found.promising(_BEST)]
+        to_explore = [found.options(engines, number) for number in found.promising(_BEST)]
     return found
 
 
 def _most_plans(need: Need) -> int:
-    """Return how many times an engine is planned beside others."""
+    """Return how many times engines are planned with what others leave."""
     workers, cuts = len(need.problem.workers), need.problem.chain.end
     return max(_BEST, int(_MOST_EFFORT / (min(2**workers, MAX_SETS) * cuts**2)))
 
@@ -188,7 +188,7 @@ def _chosen(
         elif not option.plan.is_split:
             wanted = Wanted(option.plan, "it runs whole")
         else:
-            problem = engine.beside(_others(engine, engines, options))
+            problem = engine.remaining(_others(engine, engines, options))
             routes = [share.route for share in option.plan.shares]
             plan = RoutePlan(pour(problem, routes), option.plan.name)
             if option.changes:

@@ -90,7 +90,7 @@ class Engine:
         joules = sum(each.watts * busy_s[each.name] for each in problem.workers)
         return Option(plan, latency_s, joules, busy_s, memory, takes_turns, changes)
 
-    def beside(self, others: Iterable[tuple[Engine, Option]], part: float = 1.0) -> RouteProblem:
+    def remaining(self, others: Iterable[tuple[Engine, Option]], part: float = 1.0) -> RouteProblem:
         """Return the problem of this engine with what others leave of workers and links.
 
         Between two of its queries, these take the time of theirs, as many as the shares say.

@@ -2,9 +2,6 @@
 
 import asyncio
 
-import pytest
-
-from gateway.deployment.planning import Candidate
 from gateway.fleet.versions import VersionPolicy
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from synergai.domain import REMOVED, AssignmentId, Configuration, EngineName, Session, WorkerId
@@ -126,15 +123,9 @@ async def test_requests_prefer_the_stages_of_an_engine_once_they_are_loaded() ->
     assert world.catalogue.stages.preferred == set()
 
 
-async def test_requests_prefer_the_stages_of_a_former_version_after_a_takeover(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_requests_prefer_the_stages_of_a_former_version_after_a_takeover() -> None:
     world = await deployed(World())
-
-    async def nothing(*_: object) -> dict[EngineName, Candidate]:
-        return {}
-
-    monkeypatch.setattr(world, "candidates", nothing)
+    world.has_candidates = False
     world.start()
     world.resolved.set_policy("net", VersionPolicy(base="1", target="2"))
     world.offer(world.workers[WorkerId("a")], WHOLE)

@@ -1,0 +1,87 @@
+"""What queries of stages have taken, and how many there were."""
+
+import pytest
+
+from gateway.deployment.stage_times import RATE_WINDOWS, WINDOW_S, StageTimes
+from gateway.fleet.worker import ConnectedWorker
+from synergai.core.routes.deployment import StageTime
+from synergai.domain import EngineName
+from tests.unit.gateway.conftest import make_worker
+from tests.unit.gateway.test_deployment import NET
+
+
+def run(worker: ConnectedWorker, name: str, seconds: float, queries: int) -> None:
+    before = worker.computed.get(EngineName(name), (0.0, 0))
+    worker.computed[EngineName(name)] = before[0] + seconds * queries, before[1] + queries
+
+
+def test_times_of_stages_are_those_of_the_last_queries() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    run(worker, "net.s0-4", 9.0, 50)
+    times.observe([worker], {NET}, 0.0)
+    run(worker, "net.s0-4", 0.1, 50)
+    run(worker, "net.s4-9", 0.1, 50)
+    run(worker, "other.s0-9", 0.1, 50)
+    times.observe([worker], {NET}, WINDOW_S / 2)
+    assert times.of(NET) == ()
+    times.observe([worker], {NET}, WINDOW_S)
+    run(worker, "net.s0-4", 0.12, 2)
+    times.observe([worker], {NET}, 2 * WINDOW_S)
+    assert [each.seconds for each in times.of(NET)] == pytest.approx([0.1])
+    run(worker, "net.s0-4", 0.12, 2)
+    run(worker, "net", 0.3, 20)
+    times.observe([worker], {NET}, 3 * WINDOW_S)
+    [observed] = times.of(NET)
+    assert observed.seconds == pytest.approx(0.12)
+    run(worker, "net", 0.3, 20)
+    times.observe([worker], {NET}, 4 * WINDOW_S)
+    assert times.of(NET) == (observed,)
+    assert times.of(EngineName("other")) == ()
+
+
+def test_time_that_has_changed_counts_once_other_queries_have_confirmed_it() -> None:
+    worker, times, found = make_worker("a"), StageTimes(), []
+    run(worker, "net.s0-4", 0.1, 1)
+    for window, seconds in enumerate((0.1, 0.1, 0.2, 0.3, 0.3, 0.1, 0.3)):
+        times.observe([worker], {NET}, window * WINDOW_S)
+        found += [each.seconds for each in times.of(NET)]
+        run(worker, "net.s0-4", seconds, 3)
+    assert found == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.3])
+
+
+def test_time_in_which_a_worker_ran_another_engine_as_well_does_not_count() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for window in range(6):
+        run(worker, "net.s0-4", 0.2, 5)
+        run(worker, "other.s0-4", 0.1, 10 if window < 3 else 0)
+        times.observe([worker], {NET, EngineName("other")}, window * WINDOW_S)
+        if window > 1:
+            [observed] = times.of(NET)
+            assert observed.seconds == pytest.approx(0.1 if window < 4 else 0.2)
+
+
+def test_stage_that_a_worker_runs_no_longer_does_not_tell_how_fast_it_is() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for window in range(4 + RATE_WINDOWS):
+        run(worker, "net.s0-4" if window < 2 else "net.s4-9", 0.1, 10)
+        times.observe([worker], {NET}, window * WINDOW_S)
+        if window == 2:
+            run(worker, "net.s4-9", 0.1, 10)
+    assert times.of(NET) == (StageTime("a", 4, 9, times.of(NET)[0].seconds),)
+
+
+def test_rates_are_means_over_some_windows() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for name in ("net.s0-4", "net.s4-9", "net"):
+        run(worker, name, 0.0, 0)
+    times.observe([worker], {NET}, 0.0)
+    run(worker, "net.s0-4", 0.01, 10)
+    run(worker, "net.s4-9", 0.01, 10)
+    run(worker, "net", 0.02, 20)
+    times.observe([worker], {NET}, WINDOW_S)
+    times.observe([worker], {NET}, 2 * WINDOW_S)
+    assert times.queries_per_s(NET) == pytest.approx(30 / (2 * WINDOW_S))
+    assert times.expected_per_s(EngineName("net/2")) == times.queries_per_s(NET)
+    for window in range(3, 3 + RATE_WINDOWS):
+        times.observe([worker], {NET}, window * WINDOW_S)
+    assert times.queries_per_s(NET) == 0
