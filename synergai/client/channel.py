@@ -66,17 +66,14 @@ CALL_TIMEOUT_S: Final = 10.0
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
-_BACKOFF_OF_SEVERAL: Final = Backoff(max_s=1.0)
-"""For several gateways: one of them takes over within seconds, and each is tried less often."""
-
 
 class GatewayChannel:
     """A channel to a gateway, or to the leader of several, and the service stubs on it.
 
     Args:
         targets: the addresses; a call that finds no leader behind one moves on to the next.
-        attempts: attempts of a call at the only gateway; 1 disables retries.
-        patience: seconds for which a call is retried at several gateways.
+        attempts: attempts of a call without a deadline at the only gateway; 1 disables retries.
+        patience: seconds for which other calls are retried.
 
     Attributes:
         backoff: delays between retries.
@@ -96,10 +93,10 @@ class GatewayChannel:
         self._loop = asyncio.get_running_loop()
         self._targets = targets
         self._attempts = attempts
-        several = len(targets) > 1
-        self._patience = patience if several and attempts > 1 else 0.0
-        self.backoff = _BACKOFF_OF_SEVERAL if several else Backoff()
-        options = channel_options(max_message_bytes, failover=several)
+        self._several = len(targets) > 1
+        self._patience = patience if attempts > 1 else 0.0
+        self.backoff = Backoff(max_s=1.0)
+        options = channel_options(max_message_bytes, failover=self._several)
         self._channel = LeaderChannel(
             [open_channel(target, options, credentials) for target in targets]
         )
@@ -176,8 +173,14 @@ class GatewayChannel:
         request: RequestT,
         *,
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109 - sent to the server as the deadline
+        is_deadline: bool = False,
     ) -> ResponseT:
-        """Make an idempotent call, retrying while the gateway is unavailable."""
+        """Make an idempotent call, retrying while the gateway is unavailable.
+
+        Args:
+            is_deadline: whether the user gave the timeout, until which an answer is of use.
+        """
+        patience = self._patience if self._several or is_deadline else 0.0
         began = time.monotonic()
         delays = self.backoff.delays()
         for number in count(1):
@@ -190,7 +193,7 @@ class GatewayChannel:
                 return await self.call_once(method, request, remaining)
             except Unavailable:
                 delay = next(delays)
-                if number >= self._attempts and passed + delay > self._patience:
+                if number >= self._attempts and passed + delay > patience:
                     raise
                 if remaining is not None and delay >= remaining:
                     raise

@@ -67,10 +67,10 @@ class Client(FleetOperations):
         target: ``host:port`` of the gateway, or any other name that gRPC can resolve. Several,
             separated by commas, share a database: calls go to the one that leads.
         max_message_bytes: largest request or response.
-        attempts: maximum number of attempts of an idempotent call while the gateway is
-            unavailable; 1 disables retries.
-        patience: seconds for which watching a job outlasts an unavailable gateway. With several
-            gateways, other idempotent calls outlast it as long, within their deadlines.
+        attempts: maximum number of attempts of an idempotent call without a deadline while the
+            gateway is unavailable; 1 disables all retries.
+        patience: seconds for which watching a job and, within their deadlines, queries outlast an
+            unavailable gateway. With several gateways, other idempotent calls outlast it, too.
         tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
         tls_cert: certificate (PEM) of the client, if the gateway requires one.
         tls_key: private key (PEM) of `tls_cert`.
@@ -117,7 +117,9 @@ class Client(FleetOperations):
         if timeout is not None:
             timeout -= time.monotonic() - began
         try:
-            response = await self._channel.call(method, request, timeout=timeout)
+            response = await self._channel.call(
+                method, request, timeout=timeout, is_deadline=timeout is not None
+            )
         except InvalidInput:
             self._inputs.forget(engine)
             raise

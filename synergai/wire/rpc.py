@@ -414,7 +414,7 @@ def channel_options(
     for no longer than a leader may, or whose answer waits behind a response, is kept.
     """
     ping_ms, answer_ms, reconnect_ms = (
-        (2_000, 6_000, 1_000) if failover else (30_000, 10_000, 10_000)
+        (2_000, 6_000, 1_000) if failover else (30_000, 10_000, 2_000)
     )
     return [
         ("grpc.max_receive_message_length", max_message_bytes),

@@ -191,6 +191,20 @@ async def test_attempts_are_bounded(gateway: FakeGateway) -> None:
     assert gateway.unavailable == 8
 
 
+async def test_query_with_a_deadline_outlasts_an_unavailable_gateway(gateway: FakeGateway) -> None:
+    gateway.unavailable = 3
+    async with synergai.Client(gateway.address, attempts=2) as client:
+        assert (await client.infer("identity", x(1), deadline=60))["y"] == 1.0
+
+
+async def test_deadline_does_not_outlast_the_patience(gateway: FakeGateway) -> None:
+    gateway.unavailable = 10
+    async with synergai.Client(gateway.address, attempts=2, patience=0.0) as client:
+        with pytest.raises(synergai.Unavailable, match="the gateway is stopping"):
+            await client.infer("identity", x(1), deadline=60)
+    assert gateway.unavailable == 8
+
+
 @pytest.mark.parametrize("scheme", ["http://", "https://"])
 def test_url_as_target_is_rejected_with_what_to_leave_out(scheme: str) -> None:
     with pytest.raises(synergai.InvalidInput, match=f"is not an address: leave out '{scheme}'$"):
