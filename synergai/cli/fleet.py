@@ -21,6 +21,7 @@ from synergai.cli.output import (
 )
 from synergai.core.routes.deployment import route_text
 from synergai.core.routes.links import GATEWAY
+from synergai.errors import NotFound
 from synergai.names import is_selected
 from synergai.profiles.dictionary import DISTURBED
 from synergai.runtime.text import counted, printable
@@ -263,6 +264,8 @@ def routes(
         for each in gateway.call(lambda client: client.deployments())
         if is_selected(each.engine, engine)
     ]
+    if engine and not found:
+        raise NotFound(f"{engine!r} has no stages; 'synergai engines list' shows all engines")
     if as_json:
         print_json(found)
         return

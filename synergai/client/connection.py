@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -18,9 +19,6 @@ from synergai.wire.converters import engine_from_metadata
 from synergai.wire.credentials import Identity, channel_credentials, token_metadata
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class GatewayConnection:
     """Connection to a gateway, or to the leader of several; `Client` extends it, see there."""
@@ -32,9 +30,9 @@ class GatewayConnection:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         attempts: int = 4,
         patience: float = 30.0,
-        tls_ca: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
+        tls_ca: Path | str | None = None,
+        tls_cert: Path | str | None = None,
+        tls_key: Path | str | None = None,
         token: str = "",
         insecure: bool = False,
     ) -> None:
@@ -44,7 +42,10 @@ class GatewayConnection:
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience
-        self._credentials = channel_credentials(tls_ca, Identity.read(tls_cert, tls_key))
+        authority, certificate, key = (
+            None if file is None else Path(file) for file in (tls_ca, tls_cert, tls_key)
+        )
+        self._credentials = channel_credentials(authority, Identity.read(certificate, key))
         self._metadata = token_metadata(
             token, target, encrypted=tls_ca is not None, insecure=insecure
         )

@@ -144,7 +144,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         reason: why it was refused or failed.
         budget_s: time from the arrival to the deadline.
         total_s: time from the arrival to the end, or until now.
-        waited_s: time in which no worker worked on it.
+        waited_s: time in which no worker worked on it, although it had queries to run.
+        starved_s: time in which a stage had none, because of the stage before it.
         held_s: time until its next retry.
         runs: its assignments, the first and the newest ones.
         ahead: what ran instead, the longest first.
@@ -165,6 +166,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     budget_s: float | None = None
     total_s: float
     waited_s: float = 0.0
+    starved_s: float = 0.0
     held_s: float = 0.0
     runs: tuple[Run, ...] = ()
     ahead: tuple[Ahead, ...] = ()
@@ -241,7 +243,10 @@ def _outcome(facts: Explanation) -> str:
 def _waits(facts: Explanation) -> Iterator[str]:
     if facts.held_s:
         yield f"It pauses for {duration(facts.held_s)} after its last failure."
-    if facts.waited_s < max(_NOTABLE * facts.total_s, _SHORTEST_S):
+    notable_s = max(_NOTABLE * facts.total_s, _SHORTEST_S)
+    if facts.starved_s >= notable_s:
+        yield f"Waited {duration(facts.starved_s)} for the stage before it."
+    if facts.waited_s < notable_s:
         return
     waited = duration(facts.waited_s)
     if not facts.ahead:

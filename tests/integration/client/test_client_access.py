@@ -81,7 +81,7 @@ async def test_client_with_a_certificate_is_known_by_its_name(tmp_path: Path, ta
     certificate, key = authority.issue("board.example.org")
     async with Gateway(config_in(tmp_path, access=table, **options)) as gateway:
         async with Client(
-            gateway.address, tls_ca=authority.file, tls_cert=certificate, tls_key=key
+            gateway.address, tls_ca=authority.file, tls_cert=str(certificate), tls_key=str(key)
         ) as client:
             assert await client.workers() == []
             with pytest.raises(PermissionDenied, match="'board'"):

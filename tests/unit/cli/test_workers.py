@@ -1,4 +1,4 @@
-"""Output of ``synergai workers``."""
+"""Output of ``synergai workers`` and ``synergai routes``."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from typer.testing import CliRunner
 
 from profiler.planning.plan_case import read_fleet
-from synergai.cli.fleet import print_fleet, show_links, show_workers
+from synergai.cli.fleet import print_fleet, routes_app, show_links, show_workers
 from synergai.client.fleet import WorkerLink, WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, Exit, Session, WorkerClass, WorkerId
+from synergai.errors import NotFound
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import new_entry
 from tests.engines import new_engine
@@ -101,3 +103,10 @@ def test_fleet_file_has_the_rates_of_early_exits(
     file = tmp_path / "fleet.toml"
     file.write_text(capsys.readouterr().out)
     assert read_fleet(file).exits == {"net.s0-3": 0.625}
+
+
+def test_engine_that_has_no_stages_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", lambda *_: [])
+    result = CliRunner().invoke(routes_app, ["nope"])
+    assert isinstance(result.exception, NotFound)
+    assert "'nope' has no stages" in str(result.exception)

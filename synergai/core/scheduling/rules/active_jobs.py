@@ -67,6 +67,8 @@ class ActiveJobs:
         )
         self._next_sequence += 1
         self.by_id[job.id] = record
+        if record.is_stage:
+            record.observe_starving(state.now)
         state.waiting.job_added(record)
         if job.engine in state.variants.engines:
             state.variants.families[job.engine].arrived(record, state.now)
@@ -83,6 +85,7 @@ class ActiveJobs:
         if job := self.by_id.get(event.job_id):
             self._state.waiting.withdraw(job)
             job.ready = max(job.ready, event.ready)
+            job.observe_starving(self._state.now)
             self._state.waiting.enqueue(job)
 
     def cancel(self, event: JobCancelled) -> None:
@@ -132,6 +135,8 @@ class ActiveJobs:
         if lease.assignment.probe:
             self._probes.finished(lease.assignment.id)
         record = lease.job
+        if record.is_stage:
+            record.observe_starving(now)
         if not record.removed and record.remaining == 0:
             self.finish(record)
 

@@ -122,12 +122,17 @@ class History:
         runs = tuple(sorted([*(record.runs or ()), *in_flight], key=lambda run: run.given_s))
         total_s = now - job.arrival
         waits = list(_waits(runs, total_s, len(record.runs or ()) == _RUNS))
+        starves_s = 0.0 if record.starved_since is None else now - record.starved_since
+        starved_s = record.starved_s + starves_s
+        waited_s = max(0.0, sum(until - since for since, until in waits) - starved_s)
         ahead: list[Ahead] = []
         verdicts: list[Verdict] = []
         if detailed:
             workers = self._workers(job)
             serving = [worker for worker in workers if job.engine in worker.engines]
-            ahead = [each for worker in serving for each in self._ahead(worker, job, waits)]
+            ahead = [
+                each for worker in serving for each in self._ahead(worker, job, waits, waited_s)
+            ]
             ahead.sort(key=lambda each: -each.seconds)
             waits_on = not state.ended or state is JobState.REJECTED
             verdicts = [
@@ -147,7 +152,8 @@ class History:
             reason=reason[:MAX_REASON],
             budget_s=None if job.deadline == math.inf else job.deadline - job.arrival,
             total_s=total_s,
-            waited_s=sum(until - since for since, until in waits),
+            waited_s=waited_s,
+            starved_s=starved_s,
             held_s=0.0 if record.held_until is None else max(0.0, record.held_until - now),
             runs=runs,
             ahead=tuple(ahead[:_AHEAD]),
@@ -166,9 +172,13 @@ class History:
         return found
 
     def _ahead(
-        self, worker: WorkerRecord, job: Job, waits: Sequence[tuple[float, float]]
+        self,
+        worker: WorkerRecord,
+        job: Job,
+        waits: Sequence[tuple[float, float]],
+        waited_s: float,
     ) -> Iterator[Ahead]:
-        """Yield what a worker computed while a job waited."""
+        """Yield what a worker computed while a job waited, in part for the stage before it."""
         stretches = list(worker.stretches)
         if (head := worker.head) is not None and head.head_at is not None:
             running, done = head.job, max(1, head.done)
@@ -184,6 +194,7 @@ class History:
                 )
                 for since, until in waits
             )
+            seconds = min(seconds, waited_s)
             if seconds <= 0:
                 continue
             other = stretch.job

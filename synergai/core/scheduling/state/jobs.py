@@ -274,6 +274,8 @@ class JobRecord(Struct, eq=False):
         is_request: it is a single query that a client waits for.
         shares_batches: it is a single query that is computed in a batch with other jobs' queries.
         is_stage: its queries get ready one after the other.
+        starved_s: time in which it had nothing to run, as none of its pending queries was ready.
+        starved_since: since when that is so again.
         stopped_on: the workers on which it was stopped to measure another engine.
     """
 
@@ -299,6 +301,8 @@ class JobRecord(Struct, eq=False):
     shares_batches: bool = False
     is_stage: bool = False
     limit: Limit | None = None
+    starved_s: float = 0.0
+    starved_since: float | None = None
     stopped_on: frozenset[WorkerId] = frozenset()
 
     def __post_init__(self) -> None:
@@ -319,6 +323,15 @@ class JobRecord(Struct, eq=False):
     def assignable(self) -> int:
         """Queries that can be assigned now."""
         return 0 if self.held_until is not None else self.pending.available(self.ready)
+
+    def observe_starving(self, now: float) -> None:
+        """Note from when and until when it has nothing to run."""
+        starves = not self.leases and not self.pending.available(self.ready)
+        if self.starved_since is None:
+            self.starved_since = now if starves else None
+        elif not starves:
+            self.starved_s += now - self.starved_since
+            self.starved_since = None
 
     @property
     def queued(self) -> bool:

@@ -275,16 +275,20 @@ def test_job_in_many_assignments_waited_only_where_others_are_known_to_have_run(
     assert round(found.waited_s, 3) == round(2.0 + 0.2 * (len(found.runs) - 2), 3)
 
 
-def test_job_that_waits_for_its_own_queries_does_not_wait_for_itself() -> None:
+def test_stage_that_waits_for_the_one_before_it_waits_for_no_worker() -> None:
     core = make_core([FAST], [XEON])
-    whole = new_job("job", "m", 20, deadline=1.0).job
-    [mine] = arrive(core, events.JobArrived(whole, ready=10))
-    assert not end(core, mine, 1.0)
-    [mine] = dispatched(core.handle(events.QueriesReady(whole.id, 20), 1.05))
-    end(core, mine, 2.05)
-    found = explain(core, "job", 3.0)[2]
-    assert round(found.waited_s, 3) == 0.05
-    assert not found.ahead
+    stage = new_job("job.2", "m", 20, deadline=1.0).job
+    assert not arrive(core, events.JobArrived(stage, ready=0))
+    [other] = arrive(core, new_job("other", "m", 10))
+    assert explain(core, "job.2", 1.0)[2].starved_s == 1.0
+    end(core, other, 1.0)
+    [mine] = dispatched(core.handle(events.QueriesReady(stage.id, 10), 2.0))
+    assert not end(core, mine, 3.0)
+    [mine] = dispatched(core.handle(events.QueriesReady(stage.id, 20), 3.5))
+    end(core, mine, 4.5)
+    _, text, found = explain(core, "job.2", 5.0)
+    assert (found.starved_s, found.waited_s, found.ahead) == (2.5, 0.0, ())
+    assert "Waited 2.5 s for the stage before it." in text
 
 
 def test_deadline_of_work_ahead_may_be_the_same() -> None:
