@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from gateway.fleet.routes import asked_of_exit
 from gateway.fleet.stages import tensor_bytes
 from gateway.jobs.input_feed import TensorRoom
-from gateway.jobs.staged_feed import LEAST_QUERIES, StageAnswer, StagedFeed, StagedQuery, StageQueue
+from gateway.jobs.stage_queue import StageAnswer, StageQueue
+from gateway.jobs.staged_feed import LEAST_QUERIES, StagedFeed, StagedQuery
 from gateway.journal.data_store import InputResult
 from gateway.journal.job_record import RecordedExecution
 from synergai.core.pipeline import Answer, Command, Drop, Fail, Pipeline, Ready, Record, Visit

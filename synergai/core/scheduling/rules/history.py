@@ -1,4 +1,4 @@
-"""History of what was late, refused or interrupted, for explanations.
+"""Why jobs and their stages wait: the history of what was late, refused or interrupted.
 
 A request or job that ends in time leaves no trace but that its worker was busy. Everything is
 bounded, and details are recorded of a limited number of requests per second: under overload, when
