@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ from synergai.models.formats.model_files import list_files
 from synergai.runtime.text import printable
 from synergai.wire.converters import engine_from_proto, engine_to_proto
 from worker_agent.hosts.loads import LoadCrashed, LoadHung
-from worker_agent.hosts.memory import HostMemory, TooLarge
+from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
@@ -381,9 +382,15 @@ async def inspect_in_host(
     _log.info("inspecting engine %s%s", definition.name, variant)
     session = Session(definition.name, Configuration(1, variant=definition.variant))
     directory = await asyncio.to_thread(models.of, definition.name)
-    host = await HostProcess.start(
-        directory, session, memory=memory, load_timeout_s=_LOAD_TIMEOUT_S
+    start = partial(
+        HostProcess.start, directory, session, memory=memory, load_timeout_s=_LOAD_TIMEOUT_S
     )
+    try:
+        host = await start()
+    except CrowdedOut as crowded:
+        if memory is None or not await memory.make_room(crowded.size_bytes):
+            raise
+        host = await start()
     await host.close()
     ready = host.ready
     return EngineDescription(

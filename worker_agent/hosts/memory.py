@@ -9,6 +9,8 @@ from synergai.errors import EngineUnusable, SynergaiError, Unavailable
 from synergai.runtime.resources import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from synergai.domain import Session
     from worker_agent.exchange import HeldTensorStore
 
@@ -67,17 +69,30 @@ class HostMemory:
     ) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
+        self._evict_idle: list[Callable[[int], Awaitable[bool]]] = []
         self.hosts: set[Host] = set()
         self.enforcing = asyncio.Lock()
+
+    def add_pool(self, evict_idle: Callable[[int], Awaitable[bool]]) -> None:
+        """Add a pool by what evicts its idle sessions until some bytes fit, if they then do."""
+        self._evict_idle.append(evict_idle)
+
+    async def make_room(self, size: int) -> bool:
+        """Evict idle sessions until `size` more bytes fit the limit; return whether they do."""
+        async with self.enforcing:
+            for evict_idle in self._evict_idle:
+                if await evict_idle(size):
+                    return True
+        return False
 
     def used_bytes(self) -> int:
         """Return the resident memory of all hosts, and the size of the held tensors."""
         held_bytes = 0 if self._held is None else self._held.used_bytes
         return held_bytes + sum(rss_bytes(host.pid) for host in self.hosts)
 
-    def exceeded(self) -> bool:
-        """Return whether the hosts use more than the limit."""
-        return bool(self.limit_bytes) and self.used_bytes() > self.limit_bytes
+    def exceeded(self, size: int = 0) -> bool:
+        """Return whether the hosts use more than the limit, or would with `size` more bytes."""
+        return bool(self.limit_bytes) and self.used_bytes() + size > self.limit_bytes
 
     def data_limit_bytes(self, threads: int) -> int:
         """Return the limit of the data segment of one host; 0 for none.

@@ -77,6 +77,7 @@ class HostPool:
         self.memory_bytes = memory_bytes
         self.is_closing = False
         self._memory = HostMemory() if memory is None else memory
+        self._memory.add_pool(self._evict_idle)
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
@@ -232,18 +233,18 @@ class HostPool:
             if has_to and not await self._evict_idle():
                 self._memory.kill_largest()
 
-    async def _evict_idle(self) -> bool:
-        """Evict idle sessions, the least recently used first, until the limit is kept or none is.
+    async def _evict_idle(self, size: int = 0) -> bool:
+        """Evict idle sessions, the least recently used first, until `size` more bytes fit.
 
-        Return whether it is kept.
+        Return whether they do.
         """
         for session, host in self._residents.by_use():
-            if not self._memory.exceeded():
+            if not self._memory.exceeded(size):
                 break
             if not self._is_pinned(session) and is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._residents.evict_session(session, host)
-        return not self._memory.exceeded()
+        return not self._memory.exceeded(size)
 
     async def close(self) -> None:
         """Close all hosts, and cancel pending loads for good."""

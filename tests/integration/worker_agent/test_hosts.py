@@ -19,10 +19,12 @@ import worker_agent.hosts.pool
 import worker_agent.hosts.sessions
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
+from synergai.models.directories import ModelDirectories
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.emulated_engines import write_emulated_engines
 from tests.integration.worker_agent.conftest import Changes, Pools
 from tests.waiting import until
+from worker_agent.describer import inspect_in_host
 from worker_agent.hosts.loads import LoadCrashed
 from worker_agent.hosts.memory import CrowdedOut, HostMemory, TooLarge
 from worker_agent.hosts.pool import HostPool
@@ -314,6 +316,25 @@ async def test_limit_unloads_idle_sessions_before_it_kills(
     assert hosts.resident_sessions() == [TWICE]
     assert not ended.done()
     assert memory.used_bytes() == 600 << 20
+
+
+async def test_inspection_has_room_made_for_it_by_idle_sessions(
+    pool: Pools, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(1000 << 20)
+    hosts = pool(memory=memory)
+    host = await hosts.load(TWICE)
+    ended = run_samples(host, FOREVER)
+    sizes_of(monkeypatch, lambda _pid: 600 << 20)
+    directories = ModelDirectories(models)
+    [labelled] = (each for each in directories.engines() if each.name == LABELLED.engine)
+    with pytest.raises(CrowdedOut):
+        await inspect_in_host(directories, memory, labelled)
+    host.kill("to end its run")
+    await ended
+    await hosts.load(TWICE)
+    await inspect_in_host(directories, memory, labelled)
+    assert not hosts.resident_sessions()
 
 
 async def test_preload_whose_host_dies_before_it_is_resident_fails(
