@@ -50,8 +50,8 @@ class Chain(Struct, frozen=True, kw_only=True):
 SESSION_PER_WEIGHT: Final = 2.9
 """Most memory of a session per byte of its weights, its load included, as measured with ONNX
 Runtime where weights prevail."""
-HOST_BYTES: Final = 58_000_000
-"""Memory of an engine host without a session."""
+HOST_BYTES: Final = 78_000_000
+"""Memory of an engine host without a session, and what its load leaves behind."""
 
 
 class Leg(NamedTuple):
