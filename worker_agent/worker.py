@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable
+from synergai.models.directories import ModelDirectories
 from synergai.runtime.resources import rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from synergai.v1 import hub_pb2
@@ -86,9 +87,9 @@ class LocalWorker:
         self._engines: dict[EngineName, Engine] = {}
         # Engines that are no longer in the model directory.
         self._removed: set[EngineName] = set()
+        self._models = ModelDirectories(self._settings.models, config.state / FOLDER)
         self.hosts = HostPool(
-            self._settings.models,
-            fetched=config.state / FOLDER,
+            self._models,
             memory_bytes=plan.memory_bytes,
             memory=machine.memory,
             cores=plan.cores,
@@ -236,6 +237,7 @@ class LocalWorker:
             engine_cores=self._plan.usable_cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
+            fetched=self._models.fetched_of(self._engines),
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

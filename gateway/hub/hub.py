@@ -13,12 +13,15 @@ import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from gateway.entry.access.authenticator import peer_certificate
 from gateway.entry.access.workers import JoiningWorker, WorkerRules, sha256
 from gateway.entry.audit import current_call
 from gateway.fleet.worker import ConnectedWorker, Order, WorkerPower
 from gateway.hub.connections import AgentConnection, AgentConnections, HeartbeatMonitor
 from gateway.hub.control_reports import ControlReports, OfferedEngines, lacking_text, lacks_variant
+from synergai.domain import REMOVED
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unauthenticated, Unavailable
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
@@ -28,12 +31,13 @@ from synergai.wire import rpc
 from synergai.wire.agent_messages import ProtocolViolation, Registration, read_control
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection
 
     from gateway.entry.access.table import AllowedWorkers
     from gateway.hub.copies import EngineCopies
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
+    from synergai.domain import EngineName
     from synergai.runtime.clock import Clock
     from synergai.wire.server_call import ServerCall
 
@@ -149,7 +153,8 @@ class Hub:
         self, connection: AgentConnection, registration: Registration, context: ServerCall | None
     ) -> None:
         call = current_call()
-        worker = worker_from_registration(registration, context, self._clock.now())
+        removed = self._placements.removed(registration.fetched)
+        worker = worker_from_registration(registration, context, self._clock.now(), removed)
         joining, enrolled = None, False
         if context is not None:
             joining = joining_worker(registration, context)
@@ -231,10 +236,20 @@ def _check_registered(connection: AgentConnection) -> None:
 
 
 def worker_from_registration(
-    registration: Registration, context: ServerCall | None, now: float
+    registration: Registration,
+    context: ServerCall | None,
+    now: float,
+    removed: Collection[EngineName] = (),
 ) -> ConnectedWorker:
-    """Return the worker of a registration; it has no work stream yet."""
-    engines, sessions = dict(registration.engines), set(registration.sessions)
+    """Return the worker of a registration; it has no work stream yet.
+
+    Args:
+        removed: engines of it that it is about to remove.
+    """
+    engines = dict(registration.engines)
+    for name in removed:
+        engines[name] = replace(engines[name], fault=REMOVED, pending=False)
+    sessions = {each for each in registration.sessions if each.engine not in removed}
     for session in registration.sessions:
         if lacks_variant(engines[session.engine], session):
             where = f"worker {registration.worker_id!r}"

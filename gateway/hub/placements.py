@@ -17,7 +17,7 @@ from synergai.names import versioned
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from gateway.entry.access.workers import WorkerRules
     from gateway.fleet.worker import ConnectedWorker
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
     from gateway.hub.store.transfers import Pacer
+    from synergai.domain import EngineName
     from synergai.wire.agent_messages import PlacementReport
     from synergai.wire.server_call import ServerCall
 
@@ -54,6 +55,13 @@ class Placements:
         """Tell all connected workers what they should have, if that has changed."""
         for connection, _ in self._connections.registered():
             self.send(connection)
+
+    def removed(self, fetched: Iterable[EngineName]) -> set[EngineName]:
+        """Return the engines among those that a worker has fetched that the store has no longer.
+
+        A worker that comes back still has what was removed meanwhile, for a moment.
+        """
+        return {name for name in fetched if self._store.loaded and self._store.of(name) is None}
 
     def send(self, connection: AgentConnection) -> None:
         """Tell a worker what it should have, if that has changed.

@@ -10,6 +10,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.names import split_version
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from synergai.domain import EngineName
@@ -45,10 +46,17 @@ class ModelDirectories(NamedTuple):
         return ModelDirectory(self.own).engines() if self.own.exists() else []
 
     def of(self, engine: EngineName) -> Path:
-        if self.fetched is None or not self.folder(engine).is_dir():
+        if self.fetched is None or not self.fetched_of((engine,)):
             return self.own
-        own = {definition.name for definition in self.own_engines()}
-        return self.own if engine in own else self.fetched
+        return self.fetched
+
+    def fetched_of(self, engines: Iterable[EngineName]) -> list[EngineName]:
+        """Return the engines whose fetched version is used."""
+        if self.fetched is None:
+            return []
+        found = [engine for engine in engines if self.folder(engine).is_dir()]
+        own = {definition.name for definition in self.own_engines()} if found else ()
+        return [engine for engine in found if engine not in own]
 
     def folder(self, engine: EngineName) -> Path:
         """Return the folder of a fetched version, which need not exist."""

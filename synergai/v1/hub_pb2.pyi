@@ -223,6 +223,7 @@ class Register(_message.Message):
     ENGINE_CORES_FIELD_NUMBER: _builtins.int
     PEER_PORT_FIELD_NUMBER: _builtins.int
     PEER_CERTIFICATE_FIELD_NUMBER: _builtins.int
+    FETCHED_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -285,6 +286,10 @@ class Register(_message.Message):
     def pinned(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Session]:
         """sessions that it always keeps"""
 
+    @_builtins.property
+    def fetched(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those engines that it has fetched from the store, which may have removed them since."""
+
     def __init__(
         self,
         *,
@@ -313,10 +318,11 @@ class Register(_message.Message):
         engine_cores: _builtins.int = ...,
         peer_port: _builtins.int = ...,
         peer_certificate: _builtins.bytes = ...,
+        fetched: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peer_certificate", b"peer_certificate", "peer_port", b"peer_port", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "fetched", b"fetched", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peer_certificate", b"peer_certificate", "peer_port", b"peer_port", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,6 +62,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     Attributes:
         configurations: for all of its engines, so none names a variant.
         session_bytes: memory of sessions that it has loaded before.
+        fetched: those of its engines that it has from the store.
         secret: proof of its identity, like the `enrolment_token`; empty without one.
         peer_port: port at which agents pull tensors from it; 0 without one.
     """
@@ -90,6 +91,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     enrolment_token: str
     peer_port: int
     peer_certificate: bytes
+    fetched: frozenset[EngineName]
 
 
 class PowerDraw(Struct, frozen=True):
@@ -239,6 +241,7 @@ def read_registration(message: hub_pb2.Register) -> Registration:
         backends=frozenset(validate_name(each, "backend name") for each in message.backends),
         labels=tuple(validate_name(each, "label") for each in message.labels),
         power_mode=_mode(message.power_mode),
+        fetched=frozenset(engines.keys() & set(message.fetched)),
     )
 
 

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
-from synergai.models.directories import ModelDirectories
 from synergai.runtime.resources import available_memory_bytes, rss_bytes, usable_memory_bytes
 from synergai.runtime.tasks import TaskBag
 from worker_agent.hosts.loads import LoadSuspected
@@ -36,9 +35,9 @@ from worker_agent.hosts.sessions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-    from pathlib import Path
 
     from synergai.domain import EngineName, Session, UnusableSession
+    from synergai.models.directories import ModelDirectories
     from worker_agent.providers import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25
@@ -61,9 +60,8 @@ class HostPool:
 
     def __init__(
         self,
-        models: Path,
+        models: ModelDirectories,
         *,
-        fetched: Path | None = None,
         memory_bytes: int,
         memory: HostMemory | None = None,
         cores: Sequence[int] = (),
@@ -73,7 +71,7 @@ class HostPool:
         on_change: Callable[[SessionChange], None] = lambda _: None,
         on_unusable: Callable[[EngineName], None] = lambda _: None,
     ) -> None:
-        self._models = ModelDirectories(models, fetched)
+        self._models = models
         self.memory_bytes = memory_bytes
         self.is_closing = False
         self._memory = HostMemory() if memory is None else memory

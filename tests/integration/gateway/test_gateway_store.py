@@ -216,6 +216,16 @@ async def test_job_for_a_version_that_is_being_removed_is_refused_at_once(
             await client.submit(name, queries=1)
 
 
+async def test_engine_of_a_worker_that_comes_back_after_its_removal_gets_no_job(
+    gateway: Gateway, client: Client
+) -> None:
+    agent = FakeAgent(gateway.hub_address, "w")
+    agent.register.fetched.append(described().name)
+    async with agent:
+        with pytest.raises(SynergaiError, match="it was removed from the worker"):
+            await client.submit(described().name, queries=1)
+
+
 async def test_upload_that_is_cut_off_is_kept_and_continued(
     gateway: Gateway, client: Client, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto, helper
 
 from synergai.domain import Session
+from synergai.models.directories import ModelDirectories
 from synergai.wire.arrays import build_request
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.sessions import SessionChange
@@ -37,7 +38,7 @@ async def new_pool(changes: Changes) -> AsyncIterator[Pools]:
 
     def create(models: Path, **given: Any) -> HostPool:
         options: dict[str, Any] = {"memory_bytes": 1 << 40, "on_change": changes.append} | given
-        pools.append(HostPool(models, **options))
+        pools.append(HostPool(ModelDirectories(models), **options))
         return pools[-1]
 
     yield create

@@ -152,7 +152,7 @@ async def test_host_that_is_stopped_while_it_loads_is_killed(pool: Pools) -> Non
 async def test_host_that_is_idle_or_makes_progress_is_not_hung(tmp_path: Path) -> None:
     names = [EngineName("busy"), EngineName("idle")]
     models, _ = write_emulated_engines(tmp_path, dict.fromkeys(names, 0.01))
-    hosts = HostPool(models, memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S)
+    hosts = HostPool(ModelDirectories(models), memory_bytes=1 << 40, hang_timeout_s=HANG_TIMEOUT_S)
     busy, idle = [await hosts.load(Session(name, Configuration(1))) for name in names]
     await run_samples(idle, 1)
     ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()

@@ -75,6 +75,22 @@ def test_sessions_of_variants_that_the_engine_lacks_are_ignored() -> None:
     assert not register_variants(sessions=("full",)).sessions
 
 
+def test_engine_that_was_removed_while_its_worker_was_away_is_not_offered() -> None:
+    message = hub_pb2.Register(
+        protocol_version=HUB_VERSION,
+        worker_id="w",
+        worker_class="c",
+        engines=[engine_to_proto(ENGINE)],
+        sessions=[session()],
+        fetched=[ECHO, "unknown"],
+    )
+    registration = read_registration(message)
+    assert registration.fetched == {ECHO}
+    worker = worker_from_registration(registration, None, 0.0, removed=registration.fetched)
+    assert not worker.usable_engines
+    assert not worker.sessions
+
+
 @pytest.mark.parametrize("name", ["", ".", "a b", "int8.x", "../up", "-int8", "x" * 200])
 def test_malformed_names_of_variants_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="variant name"):

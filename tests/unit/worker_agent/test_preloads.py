@@ -10,6 +10,7 @@ import worker_agent.hosts.pool
 import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import SynergaiError
+from synergai.models.directories import ModelDirectories
 from tests.loaded_host import Starts
 from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
@@ -115,7 +116,7 @@ class Pool:
         monkeypatch.setattr(HostProcess, "start", self.starts.start)
         self.changes: list[SessionChange] = []
         self.hosts = HostPool(
-            models,
+            ModelDirectories(models),
             memory_bytes=memory_bytes,
             memory=HostMemory(limit),
             on_change=self.changes.append,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
+from synergai.models.directories import ModelDirectories
 from tests.engines import new_engine
 from tests.loaded_host import Starts
 from tests.waiting import turns, until
@@ -43,7 +44,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> HostPool:
-    return HostPool(tmp_path, memory_bytes=1 << 40)
+    return HostPool(ModelDirectories(tmp_path), memory_bytes=1 << 40)
 
 
 @pytest.mark.parametrize("name", ["load", "preload"])

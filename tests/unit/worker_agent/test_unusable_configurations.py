@@ -6,6 +6,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
+from synergai.models.directories import ModelDirectories
 from tests.loaded_host import Starts
 from worker_agent.hosts.loads import LoadCrashed, LoadHung, LoadSuspected
 from worker_agent.hosts.memory import CrowdedOut
@@ -28,7 +29,7 @@ class Pool:
         self.changes: list[SessionChange] = []
         self.reported: list[EngineName] = []
         self.hosts = HostPool(
-            models,
+            ModelDirectories(models),
             memory_bytes=1 << 30,
             providers={"CUDA": CUDA},
             on_change=self.changes.append,
