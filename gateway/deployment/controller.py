@@ -133,11 +133,11 @@ class DeploymentController:
         if engine in self._candidates and (wanted is None or wanted.is_possible):
             return True
         stored = self._store.of(engine)
-        offers = (worker.engines.get(engine) for worker in self._workers.values())
         return (
             stored is not None
             and self._planning.may_cut(stored)
-            and any(offer is not None and offer.too_large for offer in offers)
+            # Also of workers that have registered, and get no work yet.
+            and any(each.too_large for each in self._catalogue.offers_of(engine).values())
         )
 
     def deployments(self) -> list[EngineDeployment]:

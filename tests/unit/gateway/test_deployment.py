@@ -678,6 +678,10 @@ async def test_engine_is_unavailable_while_a_worker_with_one_of_its_stages_is_aw
     world.catalogue.update(WorkerId("a"), whole)
     with pytest.raises(EngineUnusable, match="too large"):
         world.catalogue.find(NET)
+    world.catalogue.update(WorkerId("a"), replace(whole, too_large=True))
+    with pytest.raises(Unavailable, match="is being deployed"):
+        world.catalogue.find(NET)
+    world.catalogue.update(WorkerId("a"), whole)
     await world.look()
     with pytest.raises(Unavailable, match="is being deployed"):
         world.catalogue.find(NET)
