@@ -193,7 +193,9 @@ class ConnectedWorker:
         peer_certificate: SHA-256 of the certificate that it presents there.
         peer_links: links from the workers that it has pulled tensors from.
         measure_link: returns what is known of the link to it.
-        received_bytes_per_s: rate at which its agent sent the last larger transfer; 0 if unknown.
+        measure_received: returns the rate at which large messages of it arrive; 0 if unknown.
+        sent_bytes_per_s: rate at which large messages arrive there; 0 if unknown.
+        received_bytes_per_s: rate of the last larger transfers from it; 0 if unknown.
         computed: compute time and number of completed queries, by engine.
         run_s: time from dispatch to completion of completed assignments that had an estimate.
         estimate_error_s: sum of the absolute errors of these estimates.
@@ -236,6 +238,8 @@ class ConnectedWorker:
     peer_certificate: bytes = b""
     peer_links: Mapping[str, SentOver] = field(default_factory=dict)
     measure_link: Callable[[], SentOver | None] = lambda: None
+    measure_received: Callable[[], float] = lambda: 0.0
+    sent_bytes_per_s: float = 0.0
     received_bytes_per_s: float = 0.0
     in_flight: dict[AssignmentId, AssignmentProgress] = field(default_factory=dict)
     free_since: float = 0.0

@@ -208,7 +208,8 @@ class ControlReports:
         self, connection: AgentConnection, worker: ConnectedWorker, heartbeat: Heartbeat
     ) -> None:
         worker.engines_rss_bytes = heartbeat.engines_rss_bytes
-        worker.received_bytes_per_s = heartbeat.sent_bytes_per_s
+        worker.sent_bytes_per_s = heartbeat.received_bytes_per_s
+        worker.received_bytes_per_s = worker.measure_received() or heartbeat.sent_bytes_per_s
         worker.peer_links = heartbeat.peers
         if heartbeat.draw is not None:
             worker.power.update(heartbeat.draw)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from synergai.core.pipeline import HeldTensors
     from synergai.runtime.clock import Clock
     from synergai.wire.request_codec import Buffer
-    from synergai.wire.work_transport import WorkTransport
+    from synergai.wire.work_transport import SentOver, WorkTransport
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ class WorkStreams:
         worker.orders.close(Unavailable("replaced by a newer work stream"))
         self._dispatcher.remove_worker(worker)
         worker.orders = orders
-        worker.measure_link = transport.measure_link
+        worker.measure_link = partial(_measure_link, worker, transport)
+        worker.measure_received = lambda: transport.received_bytes_per_s
         transport.listen(decode_reports, partial(self._on_reports, worker))
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)
@@ -216,6 +217,14 @@ class OrderCollector:
         return batch + await orders.collect_until(
             lambda count: 2 * (held + count) >= len(in_flight), COLLECT_S
         )
+
+
+def _measure_link(worker: ConnectedWorker, transport: WorkTransport) -> SentOver | None:
+    """Return what is known of the link to a worker: its end knows best how fast it is."""
+    sent = transport.measure_link()
+    if sent is None or not worker.sent_bytes_per_s:
+        return sent
+    return sent._replace(bytes_per_s=worker.sent_bytes_per_s)
 
 
 def outweighs_message(order: Order) -> bool:

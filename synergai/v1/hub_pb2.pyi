@@ -403,6 +403,7 @@ class Heartbeat(_message.Message):
     ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     rss_bytes: _builtins.int
     """of the agent and its engine hosts"""
@@ -410,6 +411,8 @@ class Heartbeat(_message.Message):
     """of the engine hosts alone"""
     sent_bytes_per_s: _builtins.float
     """over the work socket, of the last larger transfer; 0: unknown"""
+    received_bytes_per_s: _builtins.float
+    """over the work socket, in large messages; 0: unknown"""
     @_builtins.property
     def draw(self) -> Global___Draw:
         """power of the machine; absent if not measured"""
@@ -427,10 +430,11 @@ class Heartbeat(_message.Message):
         engines_rss_bytes: _builtins.int = ...,
         sent_bytes_per_s: _builtins.float = ...,
         peers: _abc.Iterable[_common_pb2.PeerLink] | None = ...,
+        received_bytes_per_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "peers", b"peers", "rss_bytes", b"rss_bytes", "sent_bytes_per_s", b"sent_bytes_per_s", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "engines_rss_bytes", b"engines_rss_bytes", "peers", b"peers", "received_bytes_per_s", b"received_bytes_per_s", "rss_bytes", b"rss_bytes", "sent_bytes_per_s", b"sent_bytes_per_s", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

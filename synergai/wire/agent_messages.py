@@ -107,12 +107,14 @@ class Heartbeat(Struct, frozen=True):
     Attributes:
         draw: None if it is not measured.
         sent_bytes_per_s: rate of the last larger transfer to the gateway; 0 if unknown.
+        received_bytes_per_s: rate at which large messages arrive from the gateway; 0 if unknown.
         peers: links from the workers that tensors were pulled from.
     """
 
     sequence: int
     engines_rss_bytes: int
     sent_bytes_per_s: float
+    received_bytes_per_s: float
     peers: Mapping[str, SentOver]
     draw: PowerDraw | None
 
@@ -257,6 +259,7 @@ def read_heartbeat(message: hub_pb2.Heartbeat) -> Heartbeat:
         message.sequence,
         message.engines_rss_bytes,
         _checked_rate(message.sent_bytes_per_s),
+        _checked_rate(message.received_bytes_per_s),
         {
             validate_name(each.worker_id, "worker id"): SentOver(
                 _checked_rate(each.bytes_per_s), checked_seconds(each.round_trip_s, "a round trip")

@@ -12,8 +12,11 @@ import asyncio
 import ctypes
 import logging
 import socket
+import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
+from statistics import median_low
 from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 64 << 10
 """A larger message is copied from the buffer up to this size, and then received in its place."""
+_LEAST_BYTES: Final = 64 << 10
+"""Bytes of a message, behind its first ones, that tell how fast they arrive."""
+_RATES: Final = 3
 _WAKE_BYTES: Final = 64 << 10
 """Bytes of a large message that are received together: a slow link delivers each packet alone."""
 _FIRST_BYTES: Final = 1 << 20
@@ -93,6 +99,9 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._large: memoryview | None = None
         self._large_bytes = 0
         self._large_received = 0
+        # Of the large message: when its first bytes were read, and how many these were.
+        self._large_begun = (0.0, 0)
+        self._rates: deque[float] = deque(maxlen=_RATES)
         self._wake_bytes = 1
 
     def listen(
@@ -128,6 +137,14 @@ class WorkSocket(asyncio.BufferedProtocol):
         if self._transport is None or self.closed.done():
             return None
         return self._link.measure(self._transport.get_extra_info("socket"))
+
+    @property
+    def received_bytes_per_s(self) -> float:
+        """Rate at which large messages arrive; 0 if none has.
+
+        That is the median of the last ones: one may have waited here, or shared the link.
+        """
+        return median_low(self._rates) if self._rates else 0.0
 
     def measure_round_trip(self) -> float | None:
         """Return the shortest round trip to the peer in seconds; None if it is unknown."""
@@ -205,6 +222,7 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._wake_after(1)
         if self._large_received == self._large_bytes:
             message, self._large = self._large, None
+            self._note_rate()
             self._deliver(message)
         elif self._large_received == len(self._large):
             self._resize_large(2 * len(self._large), self._large)
@@ -248,9 +266,17 @@ class WorkSocket(asyncio.BufferedProtocol):
     def _begin_large(self, size: int, received: memoryview) -> None:
         """Receive the rest of a message that is larger than the buffer."""
         self._large_bytes, self._large_received = size, len(received)
+        self._large_begun = time.monotonic(), len(received)
         self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
         if size - len(received) > 2 * _WAKE_BYTES:
             self._wake_after(_WAKE_BYTES)
+
+    def _note_rate(self) -> None:
+        """Note the rate at which the large message has arrived behind its first bytes."""
+        begun_at, first = self._large_begun
+        rest, seconds = self._large_bytes - first, time.monotonic() - begun_at
+        if rest >= _LEAST_BYTES and seconds > 0:
+            self._rates.append(rest / seconds)
 
     def _wake_after(self, size: int) -> None:
         """Let the kernel wake this process once so many bytes have arrived."""

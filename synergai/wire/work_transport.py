@@ -100,6 +100,10 @@ class WorkTransport(Protocol):
     max_bytes: int
     closed: asyncio.Future[None]
 
+    @property
+    def received_bytes_per_s(self) -> float:
+        """Rate at which large messages arrive; 0 if none has."""
+
     def listen(
         self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
     ) -> None:
@@ -192,6 +196,11 @@ class WorkPipe:
 
     async def drain(self) -> None:
         """Return at once: the message has been received."""
+
+    @property
+    def received_bytes_per_s(self) -> float:
+        """0: there is no link."""
+        return 0.0
 
     def measure_link(self) -> None:
         """Return None: there is no link."""

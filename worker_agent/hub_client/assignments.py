@@ -53,6 +53,11 @@ class WorkStream:
         """Return how fast the link was lately, if that is known."""
         return None if self._transport is None else self._transport.measure_link()
 
+    @property
+    def received_bytes_per_s(self) -> float:
+        """Rate at which large messages arrive; 0 if unknown."""
+        return 0.0 if self._transport is None else self._transport.received_bytes_per_s
+
     async def flush(self) -> None:
         if self._transport is not None:
             self._transport.finish()

@@ -248,6 +248,7 @@ class Registration:
             heartbeat.sequence = self._sequence
             if (sent := self._work.measure_link()) is not None:
                 heartbeat.sent_bytes_per_s = sent.bytes_per_s
+            heartbeat.received_bytes_per_s = self._work.received_bytes_per_s
             self.send(hub_pb2.AgentControl(heartbeat=heartbeat))
             # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
             self._work.send(_NO_REPORTS)

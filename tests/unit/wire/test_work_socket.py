@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -257,6 +258,23 @@ async def test_kernel_wakes_the_reader_seldom_until_the_last_bytes_of_a_large_me
     assert max(wakes) == 64 << 10
     end.receive(framed(b"small"), BUFFER)
     assert end.received[1:] == [b"small"]
+
+
+async def test_rate_of_the_link_is_the_median_of_large_messages_without_their_first_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("synergai.wire.work_socket.time", SimpleNamespace(monotonic=lambda: now))
+    end = End()
+    data = framed(bytes(BUFFER + 100_000 - 4))
+    rates = []
+    end.receive(framed(b"small"), BUFFER)
+    for seconds in (1.0, 0.1, 0.5, 0.5, 0.5):
+        end.receive(data[:BUFFER], BUFFER)
+        now += seconds
+        end.receive(data[BUFFER:], BUFFER)
+        rates.append(round(end.socket.received_bytes_per_s))
+    assert rates == [100_000, 100_000, 200_000, 200_000, 200_000]
 
 
 async def test_lost_connection_frees_the_message_that_it_was_receiving() -> None:
