@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -34,6 +35,7 @@ from gateway.deployment.observed import (
 )
 from gateway.deployment.planning import RETRY_S, Candidate
 from gateway.deployment.serving import IdleStages, ServingStages
+from gateway.deployment.workshop import make_stages
 from gateway.hub.store.store import GATEWAY
 from synergai.core.routes.deployment import (
     DeploymentState,
@@ -62,6 +64,9 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
+
+_CHANGING_S: Final = 5.0
+"""Time after the last step in which queries that have waited for it delay others."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +109,8 @@ class DeploymentController:
         self._stored: StoredEngines | None = None
         self._candidates: Set[EngineName] = frozenset()
         self._wanted: dict[EngineName, WantedEngine] = {}
+        # When any of them was last seen to have steps left, none of which has failed.
+        self._changing_at = -math.inf
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
         self._faults: dict[EngineName, tuple[str, float]] = {}
@@ -215,6 +222,7 @@ class DeploymentController:
                 surplus |= _named(made, ())
             elif self._serving.loaded(name) is None and self._catalogue.is_staged(name):
                 self._serving.set_loaded(name, made.placed)  # another gateway has deployed it
+        unfinished: set[EngineName] = set()
         for name, one in candidates.items():
             wanted = self._wanted.get(name)
             if wanted is None or not wanted.is_possible:
@@ -222,7 +230,9 @@ class DeploymentController:
             made = stages.get(name, StoredStages({}, has_others=False))
             self._serving.want(name, stages_of(wanted.routes))
             try:
-                if await self._step(one, wanted, made):
+                if not await self._step(one, wanted, made):
+                    unfinished.add(name)
+                else:
                     self._serving.set_loaded(name, stages_of(wanted.routes))
                     await self._place(name, stages_of(wanted.routes), made, narrow=True)
             except SynergaiError as error:
@@ -230,6 +240,8 @@ class DeploymentController:
             loaded = self._serving.loaded(name)
             in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
             surplus |= _named(made, {*in_use, *stages_of(wanted.routes)})
+        if not unfinished <= self._faults.keys():
+            self._changing_at = self._clock()
         kept = (n for n in stages if not stages[n].has_others and not self._is_left_over(n))
         self._serving.keep_only(candidates.keys() | set(kept))
         retired = self._serving.apply(self._now_stored().stages)
@@ -245,8 +257,12 @@ class DeploymentController:
         present |= {
             name: wanted.routes for name, wanted in self._wanted.items() if wanted.is_possible
         }
+        for name in candidates.keys() - present.keys():  # versions of an engine are mostly alike
+            answering = answering_version(self._versions, name)
+            present |= {name: present[answering]} if answering in present else {}
+        is_changing = self._clock() < self._changing_at + _CHANGING_S
         try:
-            found = self._planning.plan(candidates, stages, present)
+            found = self._planning.plan(candidates, stages, present, is_changing=is_changing)
         except SynergaiError as error:
             if str(error) != self._plan_fault:
                 _log.warning("deployed engines stay as they are: %s", error)
@@ -327,7 +343,8 @@ class DeploymentController:
         if self._has_to_wait(name) or await self._remove_stale(one.stored, made):
             return False
         if missing:
-            make = self._make(one.stored, wanted, stages, missing)
+            placements = {stage: _placement(stages[stage]) for stage in missing}
+            make = make_stages(self._workshop, one.stored, wanted.routes, placements)
             self._making[name] = self._tasks.start_awaited(make)
             return False
         if await self._place(name, stages, made) or not is_able:
@@ -373,23 +390,6 @@ class DeploymentController:
         if stored.source and untried:
             placement = _placement(placed | untried)
             await self._store.set_placement(GATEWAY, stored.engine, stored.version, placement)
-
-    async def _make(
-        self, stored: StoredVersion, wanted: WantedEngine, stages: Stages, missing: set[Stage]
-    ) -> None:
-        """Cut an engine, and put the stages that are missing into the store."""
-        chains = {tuple(leg[1:] for leg in route.legs) for route in wanted.routes}
-        for chain in sorted(chains):
-            if missing.isdisjoint(chain):
-                continue
-            async with self._workshop.turn:
-                await self._workshop.bring(stored)
-                async with self._workshop.cut(stored.name, tuple(last for _, last in chain[:-1])):
-                    for stage in missing.intersection(chain):
-                        placement = _placement(stages[stage])
-                        name = stage_name(stored.name, *stage)
-                        await self._workshop.publish(name, stored.version, placement)
-            missing.difference_update(chain)
 
     async def _place(
         self, engine: EngineName, stages: Stages, made: StoredStages, *, narrow: bool = False

@@ -256,6 +256,8 @@ class Planning:
         candidates: Mapping[EngineName, Candidate],
         stages: Mapping[EngineName, StoredStages],
         present: Mapping[EngineName, tuple[Route, ...]],
+        *,
+        is_changing: bool = False,
     ) -> list[WantedEngine] | None:
         """Return what a plan that has ended wants of some engines; None if there is none.
 
@@ -264,6 +266,8 @@ class Planning:
 
         Args:
             present: routes of engines that stay as they are unless others save enough.
+            is_changing: the last plan is still being carried out, which changes of what was
+                measured do not stop.
 
         Raises:
             PlanFailed: the planner has failed.
@@ -271,14 +275,15 @@ class Planning:
         workers = {each.id: each for one in candidates.values() for each in one.workers}
         limits = self._limits_of(workers)
         engines = candidates.keys() | stages.keys()
-        self.times.observe(self._workers.values(), engines, self._clock())
+        now = self._clock()
+        self.times.observe(self._workers.values(), engines, now, is_changing=is_changing)
         figures = self._observe(candidates, list(workers.values()))
         seen = (
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             limits,
         )
-        is_due, cause = self._is_due(seen, figures)
+        is_due, cause = self._is_due(seen, {} if is_changing else figures)
         if (ended := self._under_way) is not None:
             if not ended.done():
                 return None
@@ -343,6 +348,7 @@ class Planning:
                 for each in found
             ]
         for wanted in found:
+            self.times.set_planned(wanted.name, wanted.times)
             times = _time_figures(wanted.name, wanted.times)
             self._figures.add_planned({w: s for w, s in times.items() if w not in self._figures})
         found += impossible

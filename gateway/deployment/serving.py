@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
 from synergai.domain import WorkerId
-from synergai.names import engine_of_stage, stage_name, stage_positions
+from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -57,8 +57,10 @@ class ServingStages:
         self._open: dict[EngineName, Stages] = {}
         self._former: dict[EngineName, Stages] = {}
         self._wanted: dict[EngineName, Stages] = {}
-        # Engines whose former stages are closed, so that there is room for those that are wanted.
+        # Engines whose former stages are closed, so that there is room for those that are wanted;
+        # and versions whose stages are closed, by the version that is loaded in their place.
         self._making_room: set[EngineName] = set()
+        self._yielding: dict[EngineName, EngineName] = {}
 
     def loaded(self, engine: EngineName) -> Stages | None:
         """Return the stages of an engine that were last loaded; None if that is not known."""
@@ -66,10 +68,9 @@ class ServingStages:
 
     def keep_only(self, engines: Collection[EngineName]) -> None:
         """Forget all other engines."""
-        for engine in self._loaded.keys() - engines:
-            del self._loaded[engine]
+        for engine in (self._loaded.keys() | self._wanted.keys()).difference(engines):
             self.restore(engine)
-            for each in (self._open, self._former, self._wanted):
+            for each in (self._loaded, self._open, self._former, self._wanted):
                 each.pop(engine, None)
 
     def set_loaded(self, engine: EngineName, stages: Stages) -> None:
@@ -82,6 +83,7 @@ class ServingStages:
     def restore(self, engine: EngineName) -> None:
         """Let queries run in the former stages again, after the others could not be loaded."""
         self._making_room.discard(engine)
+        self._yielding.pop(engine, None)
 
     def want(self, engine: EngineName, stages: Stages) -> None:
         """Set the stages to load next; queries run in the former ones until then."""
@@ -97,12 +99,16 @@ class ServingStages:
         Args:
             is_current: nothing has changed since the plan. Otherwise, no query is to wait for it.
         """
-        if not self.loaded(engine) or self._fits(engine, stored):
+        former = engine if self.loaded(engine) else self._former_version(engine)
+        if former is None or self._fits(engine, stored):
             return True
-        if engine not in self._making_room:
+        if engine not in self._making_room | self._yielding.keys():
             if not is_current:
                 return False
-            self._making_room.add(engine)
+            if former == engine:
+                self._making_room.add(engine)
+            else:
+                self._yielding[engine] = former
             _log.info(
                 "engine %s: queries wait until its new stages are loaded: there is not enough "
                 "memory for these and the former ones together",
@@ -117,7 +123,9 @@ class ServingStages:
 
     def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
         """Close the stages in which nothing is to run; return those in which no query begins."""
-        self._catalogue.stages.degraded = False
+        # Those of a new version serve nothing before all of them are loaded.
+        new = self._wanted.keys() - self._loaded.keys()
+        self._catalogue.stages.degraded = any(self._wanted[engine] for engine in new)
         self._catalogue.stages.preferred = {each for each in self._loaded if self._loaded[each]}
         closed: defaultdict[str, set[EngineName]] = defaultdict(set)
         retired: set[EngineName] = set()
@@ -126,7 +134,10 @@ class ServingStages:
             lacks = not all(self._can_run(engine, *pair) for pair in _pairs(loaded))
             if lacks or self._wanted.get(engine, loaded) != loaded:
                 self._catalogue.stages.degraded = True
-            if engine in self._making_room or not self._answers(engine, loaded):
+            if engine in self._yielding.values():
+                self._open[engine] = {}
+                self._former.pop(engine, None)
+            elif engine in self._making_room or not self._answers(engine, loaded):
                 self._open[engine] = self._wanted.get(engine, loaded)
                 self._former.pop(engine, None)
             else:
@@ -136,7 +147,7 @@ class ServingStages:
             ended = _pairs(placed) | set(self._offered(engine))
             for stage, worker in ended - _pairs(running):
                 name = stage_name(engine, *stage)
-                if stage not in running:
+                if stage not in running and engine not in self._yielding.values():
                     retired.add(name)
                 if worker not in former.get(stage, ()):
                     closed[worker].add(name)
@@ -146,6 +157,12 @@ class ServingStages:
                 connected.closed = now_closed
                 self._on_closed(connected)
         return retired
+
+    def _former_version(self, engine: EngineName) -> EngineName | None:
+        """Return another version of an engine that runs in stages; None if there is none."""
+        name, _ = split_version(engine)
+        others = (each for each in self._loaded if self._loaded[each] and each != engine)
+        return next((each for each in others if split_version(each)[0] == name), None)
 
     def _offered(self, engine: EngineName) -> Iterator[tuple[Stage, str]]:
         """Yield the stages that workers have, also for a moment after they left the store."""
@@ -174,7 +191,7 @@ class ServingStages:
 
     def _fits(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
         """Return whether each worker has the memory for its wanted and its running stages."""
-        wanted, now = self._wanted[engine], self._loaded[engine]
+        wanted, now = self._wanted[engine], self._loaded.get(engine, {})
         added = {
             (stage, each) for stage in wanted for each in wanted[stage] - now.get(stage, set())
         }

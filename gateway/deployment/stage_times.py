@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.core.routes.deployment import StageTime
-from synergai.names import engine_of_stage, is_stage, split_version, stage_positions
+from synergai.names import engine_of_stage, is_stage, split_version, stage_name, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName
 
     _Key: TypeAlias = tuple[ConnectedWorker, EngineName]
+    _Count: TypeAlias = tuple[float, int]
+    """Seconds and queries."""
 
 WINDOW_S: Final = 1.0
 """Time after which queries are counted again."""
@@ -39,11 +42,28 @@ class StageTimes:
         # What the last ones took, and what such queries took when two in a row agreed, and when.
         self._last: dict[_Key, float] = {}
         self._seconds: dict[_Key, tuple[float, float]] = {}
+        # By stage and id of a worker: what a query was planned to take.
+        self._planned: dict[tuple[EngineName, str], float] = {}
+
+    def set_planned(self, engine: EngineName, times: Iterable[StageTime]) -> None:
+        """Set what queries of the stages of an engine are planned to take."""
+        for each in times:
+            stage = stage_name(engine, each.first, each.last)
+            self._planned[stage, each.worker] = each.seconds
 
     def observe(
-        self, workers: Iterable[ConnectedWorker], engines: Collection[EngineName], now: float
+        self,
+        workers: Iterable[ConnectedWorker],
+        engines: Collection[EngineName],
+        now: float,
+        *,
+        is_changing: bool = False,
     ) -> None:
-        """Begin another window if the last one has ended."""
+        """Begin another window if the last one has ended.
+
+        Args:
+            is_changing: stages are being deployed. Loads delay queries, which tell nothing then.
+        """
         ended_at, _ = self._ends[-1] if self._ends else (-WINDOW_S, {})
         if now < ended_at + WINDOW_S:
             return
@@ -55,19 +75,44 @@ class StageTimes:
         }
         self._since = {key: self._since.get(key, (0.0, 0)) for key in counts}
         self._seconds = {key: self._seconds[key] for key in self._seconds if key in counts}
+        self._planned = {
+            key: seconds
+            for key, seconds in self._planned.items()
+            if engine_of_stage(key[0]) in engines
+        }
         before = self._ends[-1][1] if self._ends else {}
         new = {
             key: (counts[key][0] - before[key][0], counts[key][1] - before[key][1])
             for key in counts.keys() & before.keys()
         }
-        for key, (seconds, queries) in new.items():
-            part = _part(key[0], new, now - ended_at)
-            seconds, queries = self._since[key][0] + part * seconds, self._since[key][1] + queries
-            self._since[key] = seconds, queries
-            if queries >= _LEAST:
+        for key, (seconds, queries) in self._own(new, now - ended_at).items():
+            seconds, queries = self._since[key][0] + seconds, self._since[key][1] + queries
+            self._since[key] = (0.0, 0) if is_changing else (seconds, queries)
+            if queries >= _LEAST and not is_changing:
                 self._since[key] = 0.0, 0
                 self._note(key, seconds / queries, now)
         self._ends.append((now, counts))
+
+    def _own(self, new: Mapping[_Key, _Count], elapsed_s: float) -> dict[_Key, _Count]:
+        """Return what queries would have taken if each worker had run one engine at a time.
+
+        Those of several engines delay each other. How long they took all together tells how fast
+        their worker is, and not how long each of them takes.
+        """
+        found = dict(new)
+        for worker in {worker for worker, _ in new}:
+            busy = [key for key in new if key[0] is worker and new[key][1]]
+            if len({engine_of_stage(name) for _, name in busy}) < 2:
+                continue
+            known = {key: new[key][1] * self._planned.get((key[1], worker.id), 0.0) for key in busy}
+            if not all(known.values()):
+                known = {key: new[key][0] for key in busy}
+            # A query that arrives while the other engine runs waits for half a query of it.
+            shares = sum(new[key][0] for key in busy) / elapsed_s
+            own_s = elapsed_s * min(1.0, 2 * (math.sqrt(1 + shares) - 1))
+            part = own_s / (sum(known.values()) or 1.0)
+            found |= {key: (part * known[key], new[key][1]) for key in busy}
+        return found
 
     def _note(self, key: _Key, query_s: float, now: float) -> None:
         """Note what the last queries took, some of which may have begun before a change."""
@@ -124,11 +169,3 @@ class StageTimes:
             if began < now:
                 elapsed_s = now - began
                 yield key, ((seconds - first[0]) / elapsed_s, (queries - first[1]) / elapsed_s)
-
-
-def _part(
-    worker: ConnectedWorker, new: Mapping[_Key, tuple[float, int]], elapsed_s: float
-) -> float:
-    """Return the part of the time of queries in which a worker did not run another engine."""
-    busy_s = [seconds for (each, _), (seconds, _) in new.items() if each is worker and seconds]
-    return min(1.0, elapsed_s / sum(busy_s)) if len(busy_s) > 1 else 1.0

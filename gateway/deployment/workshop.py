@@ -14,15 +14,17 @@ from gateway.hub.store.transfers import KEEP_FREE_BYTES, PushKey
 from synergai.errors import Overloaded
 from synergai.models.directories import ModelDirectories
 from synergai.models.manifest import pack
-from synergai.names import is_stage, split_version
+from synergai.names import is_stage, split_version, stage_name
 from synergai.runtime.tasks import run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
+    from synergai.core.routes.deployment import Stage
+    from synergai.core.routes.problem import Route
     from synergai.domain import EngineName
 
 _PIECE: Final = 4 << 20
@@ -130,6 +132,26 @@ class Workshop:
 
     def _folder(self, engine: EngineName) -> Path:
         return ModelDirectories(self.models, self.models).folder(engine)
+
+
+async def make_stages(
+    workshop: Workshop,
+    stored: StoredVersion,
+    routes: Iterable[Route],
+    placements: Mapping[Stage, Sequence[str]],
+) -> None:
+    """Cut an engine for its routes, and put those stages into the store that have placements."""
+    missing = set(placements)
+    for chain in sorted({tuple(leg[1:] for leg in route.legs) for route in routes}):
+        if missing.isdisjoint(chain):
+            continue
+        async with workshop.turn:
+            await workshop.bring(stored)
+            async with workshop.cut(stored.name, tuple(last for _, last in chain[:-1])):
+                for stage in missing.intersection(chain):
+                    name = stage_name(stored.name, *stage)
+                    await workshop.publish(name, stored.version, placements[stage])
+        missing.difference_update(chain)
 
 
 def _remove_stages(models: Path) -> None:

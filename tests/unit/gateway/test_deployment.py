@@ -105,6 +105,7 @@ class World:
         self.crowded: set[str] = set()
         self.may_be_cut = self.is_current = self.too_large = self.has_candidates = True
         self.times = StageTimes()
+        self.is_changing = False
         self.fails: SynergaiError | None = None
         self.fails_at = 0
         self.steps = 0
@@ -189,7 +190,7 @@ class World:
                 self.catalogue.withdraw(worker.id, name)
             for name in placed - worker.engines.keys():
                 fault = self.faults.get(f"{name} on {worker.id}", "")
-                found = replace(stage(*stage_positions(name), of=MODEL), fault=fault)
+                found = replace(stage(*stage_positions(name), of=MODEL), name=name, fault=fault)
                 self.offer(worker, replace(found, too_large=bool(fault) and self.too_large))
 
     def offer(self, worker: ConnectedWorker, engine: Engine) -> None:
@@ -227,9 +228,14 @@ class World:
         return {NET: Candidate(found, "needed", list(self.workers.values()))}
 
     def plan(
-        self, _candidates: object, _stages: object, present: Mapping[EngineName, Sequence[Route]]
+        self,
+        _candidates: object,
+        _stages: object,
+        present: Mapping[EngineName, Sequence[Route]],
+        *,
+        is_changing: bool,
     ) -> list[WantedEngine] | None:
-        self.present = present
+        self.present, self.is_changing = present, is_changing
         return [self.plans.pop(0)] if self.plans else None
 
     def may_cut(self, _version: StoredVersion) -> bool:

@@ -2,6 +2,10 @@
 
 import asyncio
 
+import pytest
+from msgspec.structs import replace
+
+from gateway.deployment.planning import Candidate
 from gateway.fleet.versions import VersionPolicy
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from synergai.domain import REMOVED, AssignmentId, Configuration, EngineName, Session, WorkerId
@@ -12,9 +16,11 @@ from tests.unit.gateway.test_deployment import (
     MOVED,
     NET,
     OTHER,
+    TWO,
     WHOLE,
     World,
     deployed,
+    stored,
     wanted,
 )
 from tests.unit.gateway.test_stages import stage
@@ -85,6 +91,36 @@ async def test_queries_wait_where_there_is_no_memory_for_the_former_and_the_new_
     assert world.loads[loads:] == ["net.s0-6", "net.s6-9"]
     assert world.chain() == [(0, 6), (6, 9)]
     assert world.stages() == MOVED | DEPLOYED
+
+
+async def test_queries_wait_where_there_is_no_memory_for_two_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await deployed(World())
+    for name in ("a", "b"):
+        with_little_memory(world, name)
+    later, workers = EngineName("net/2"), list(world.workers.values())
+    found = {name: Candidate(stored(name), "auto", workers) for name in (NET, later)}
+
+    async def candidates(*_: object) -> dict[EngineName, Candidate]:
+        return found
+
+    monkeypatch.setattr(world, "candidates", candidates)
+    world.put(found[later].stored)
+    world.slow.add("b")
+    world.plans.append(replace(TWO, name=later))
+    for _ in range(12):
+        await world.controller.look()
+        await asyncio.sleep(0)
+    assert world.closed() == {"a": {"0-4"}, "b": {"4-9"}}
+    assert world.chain() == [(0, 4), (4, 9)], "queries begin, and wait"
+    assert world.present[later] == TWO.routes
+    assert world.is_changing
+    world.workers[WorkerId("b")].sessions.add(Session(EngineName("net.s4-9/2"), Configuration(1)))
+    await world.look(2)
+    assert world.closed() == {}
+    await world.look(11)
+    assert not world.is_changing
 
 
 async def test_no_query_waits_for_new_stages_while_another_plan_is_to_come() -> None:

@@ -60,6 +60,27 @@ def test_time_in_which_a_worker_ran_another_engine_as_well_does_not_count() -> N
             assert observed.seconds == pytest.approx(0.1 if window < 4 else 0.2)
 
 
+def test_engines_that_share_a_worker_tell_how_fast_it_is_for_what_was_planned() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    times.set_planned(NET, [StageTime("a", 0, 4, 0.02)])
+    times.set_planned(EngineName("other"), [StageTime("a", 0, 4, 0.06)])
+    for window in range(4):
+        # Each is busy for less than half of the time, and waits for the other one.
+        run(worker, "net.s0-4", 0.05, 10)
+        run(worker, "other.s0-4", 0.046, 10)
+        times.observe([worker], {NET, EngineName("other")}, window * WINDOW_S)
+    assert [each.seconds for each in times.of(NET)] == pytest.approx([0.02], rel=0.01)
+
+
+def test_queries_tell_nothing_while_stages_are_deployed() -> None:
+    worker, times = make_worker("a"), StageTimes()
+    for window in range(8):
+        run(worker, "net.s0-4", 0.9 if window < 4 else 0.1, 5)
+        times.observe([worker], {NET}, window * WINDOW_S, is_changing=window < 5)
+        assert bool(times.of(NET)) == (window > 4)
+    assert [each.seconds for each in times.of(NET)] == pytest.approx([0.1])
+
+
 def test_stage_that_a_worker_runs_no_longer_does_not_tell_how_fast_it_is() -> None:
     worker, times = make_worker("a"), StageTimes()
     for window in range(4 + RATE_WINDOWS):
