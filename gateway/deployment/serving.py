@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
 from synergai.domain import WorkerId
-from synergai.names import engine_of_stage, split_version, stage_name, stage_positions
+from synergai.names import engine_of_stage, split_version, stage_name, stage_positions, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -159,10 +159,11 @@ class ServingStages:
         return retired
 
     def _former_version(self, engine: EngineName) -> EngineName | None:
-        """Return another version of an engine that runs in stages; None if there is none."""
-        name, _ = split_version(engine)
-        others = (each for each in self._loaded if self._loaded[each] and each != engine)
-        return next((each for each in others if split_version(each)[0] == name), None)
+        """Return the last version before this one that runs in stages; None if there is none."""
+        name, version = split_version(engine)
+        staged = (split_version(each) for each in self._loaded if self._loaded[each])
+        former = [int(each) for other, each in staged if other == name and int(each) < int(version)]
+        return versioned(name, str(max(former))) if former else None
 
     def _offered(self, engine: EngineName) -> Iterator[tuple[Stage, str]]:
         """Yield the stages that workers have, also for a moment after they left the store."""
