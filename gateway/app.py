@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from gateway.calls.requests.held import HeldRequests
 from gateway.calls.requests.inference import Inference
@@ -41,12 +42,13 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.monitoring.metrics import gauge
 from gateway.monitoring.tracing import Tracing
+from synergai.core.routes.deployment import DeploymentState
 from synergai.v1 import hub_pb2
 from synergai.wire.credentials import server_context
 from synergai.wire.work_socket import WorkSocketServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from gateway.entry.access.table import LiveTable
@@ -250,7 +252,7 @@ def build_deployment(
         gauge(
             "deployments",
             "Engines that are deployed in stages, by state.",
-            controller.states,
+            lambda: _by_state(controller.deployments()),
             "state",
         )
     )
@@ -258,6 +260,12 @@ def build_deployment(
         "plans", "Plans of engines in stages that were computed.", lambda: planning.plans
     )
     return controller
+
+
+def _by_state(deployments: Iterable[EngineDeployment]) -> Iterator[tuple[list[str], float]]:
+    found = Counter(each.state for each in deployments)
+    for state in get_args(DeploymentState):
+        yield [state], found[state]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.loading import Loading
 from gateway.deployment.observed import (
@@ -50,7 +49,7 @@ from synergai.names import by_version, split_version, stage_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Set
 
     from gateway.deployment.folders import FolderEngines
     from gateway.deployment.planning import Planning
@@ -155,12 +154,6 @@ class DeploymentController:
         found += (each for each in self._folders.deployments() if each.engine not in names)
         return sorted(found, key=lambda each: by_version(each.engine))
 
-    def states(self) -> Iterator[tuple[list[str], float]]:
-        """Yield each state, and the number of engines that are in it."""
-        found = Counter(each.state for each in self.deployments())
-        for state in get_args(DeploymentState):
-            yield [state], found[state]
-
     def _deployment(self, engine: EngineName, made: StoredStages | None) -> EngineDeployment:
         wanted, (fault, _) = self._wanted.get(engine), self._faults.get(engine, ("", 0.0))
         is_planned = wanted is not None and wanted.is_possible
@@ -240,8 +233,11 @@ class DeploymentController:
             loaded = self._serving.loaded(name)
             in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
             surplus |= _named(made, {*in_use, *stages_of(wanted.routes)})
-        if not unfinished <= self._faults.keys():
+        if unfinished := unfinished - self._faults.keys():
             self._changing_at = self._clock()
+        staged = {name for name in unfinished if self._wanted[name].routes}
+        unplanned = () if self._plan_fault else candidates.keys() - self._wanted.keys()
+        self._catalogue.stages.awaited = staged.union(unplanned)
         kept = (n for n in stages if not stages[n].has_others and not self._is_left_over(n))
         self._serving.keep_only(candidates.keys() | set(kept))
         retired = self._serving.apply(self._now_stored().stages)

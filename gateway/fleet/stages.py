@@ -45,6 +45,7 @@ class StageChains:
         any: whether a worker has had a stage of any engine.
         retired: stages in which queries do not begin any more.
         preferred: engines that run in stages although workers have them whole, as that pays.
+        awaited: engines whose stages are being planned, made or loaded.
         degraded: whether an engine lacks workers of its stages, or waits for better ones.
     """
 
@@ -52,6 +53,7 @@ class StageChains:
         self.any = False
         self.retired: frozenset[EngineName] = frozenset()
         self.preferred: Set[EngineName] = frozenset()
+        self.awaited: Set[EngineName] = frozenset()
         self.degraded = False
         self._in_service = in_service
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 RETRY_S: Final = 5.0
 """Time after which the load of a version is tried again that no worker could do at the moment."""
 
+_LOOK_S: Final = 1.0
+"""Interval of looks whether the stages of a version are loaded."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -224,9 +227,16 @@ class Rollouts:
 
     async def _load(self, engine: EngineName) -> None:
         name, version = split_version(engine)
+        stages = self._versions.catalogue.stages
+        if stages.any:  # whether it is to run in stages is known by then
+            await asyncio.sleep(_LOOK_S)
         while self._versions.catalogue.serves(engine):
+            if engine in stages.awaited:
+                await asyncio.sleep(_LOOK_S)
+                continue
             try:
-                await self._load_engine(engine)
+                if engine not in stages.preferred:
+                    await self._load_engine(engine)
             except EngineUnusable as error:
                 _log.warning("%s stays without requests: %s", engine, error)
                 if version == self._versions.policy(name).target:

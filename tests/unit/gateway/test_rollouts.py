@@ -102,6 +102,21 @@ async def fleet() -> AsyncIterator[Fleet]:
     await fleet.rollouts.close()
 
 
+async def test_version_that_runs_in_stages_is_prepared_once_these_are_loaded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.hub.rollouts._LOOK_S", 0.0)
+    stages = fleet.catalogue.stages
+    stages.any, stages.awaited = True, {EngineName("echo/2")}
+    fleet.serve("2")
+    await turns(20)
+    assert fleet.chosen() == "1"
+    stages.awaited, stages.preferred = set(), {EngineName("echo/2")}
+    await turns(5)
+    assert fleet.chosen() == "2"
+    assert not fleet.loader.loads
+
+
 # --- records ------------------------------------------------------------------------------------
 
 
