@@ -58,12 +58,14 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
-    from synergai.core.routes.deployment import Stage, Stages, WantedEngine
+    from synergai.core.routes.deployment import Stages, WantedEngine
     from synergai.domain import EngineName
 
 LOOK_S: Final = 0.5
 """Interval of the looks, which cost little while no engine needs stages."""
 
+_MOST_CHANGING_S: Final = 60.0
+"""Time that a deployment takes at most, as far as others are concerned."""
 _CHANGING_S: Final = 5.0
 """Time after the last step in which queries that have waited for it delay others."""
 
@@ -108,8 +110,8 @@ class DeploymentController:
         self._stored: StoredEngines | None = None
         self._candidates: Set[EngineName] = frozenset()
         self._wanted: dict[EngineName, WantedEngine] = {}
-        # When any of them was last seen to have steps left, none of which has failed.
-        self._changing_at = -math.inf
+        # Until when steps may be left, and when there last were, none of which had failed.
+        self._changes_until = self._changing_at = -math.inf
         self._plan_fault = ""
         # Why the last step failed, and when it may be tried again.
         self._faults: dict[EngineName, tuple[str, float]] = {}
@@ -212,7 +214,7 @@ class DeploymentController:
             if made.has_others or name in candidates:
                 continue
             if self._is_left_over(name):
-                surplus |= _named(made, ())
+                surplus |= made.without(())
             elif self._serving.loaded(name) is None and self._catalogue.is_staged(name):
                 self._serving.set_loaded(name, made.placed)  # another gateway has deployed it
         unfinished: set[EngineName] = set()
@@ -232,12 +234,15 @@ class DeploymentController:
                 self._fail(name, str(error))
             loaded = self._serving.loaded(name)
             in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
-            surplus |= _named(made, {*in_use, *stages_of(wanted.routes)})
-        if unfinished := unfinished - self._faults.keys():
+            surplus |= made.without({*in_use, *stages_of(wanted.routes)})
+        unfinished -= self._faults.keys()
+        if unfinished and self._clock() < self._changes_until:
             self._changing_at = self._clock()
-        staged = {name for name in unfinished if self._wanted[name].routes}
-        unplanned = () if self._plan_fault else candidates.keys() - self._wanted.keys()
-        self._catalogue.stages.awaited = staged.union(unplanned)
+        else:
+            unfinished.clear()
+        awaited = set() if self._plan_fault else candidates.keys() - self._wanted.keys()
+        awaited |= {name for name in unfinished if self._wanted[name].routes}
+        self._catalogue.stages.awaited = awaited
         kept = (n for n in stages if not stages[n].has_others and not self._is_left_over(n))
         self._serving.keep_only(candidates.keys() | set(kept))
         retired = self._serving.apply(self._now_stored().stages)
@@ -274,6 +279,7 @@ class DeploymentController:
             self._states.pop(name, None)
             self._abandon_cut(name)
             self._loading.forget(name)
+            self._serving.abandon(name)
 
     def _note(self, wanted: WantedEngine) -> None:
         """Keep what a planner wants of an engine, unless that is impossible; log it once."""
@@ -284,6 +290,7 @@ class DeploymentController:
                 return
         elif before is None or before.routes != wanted.routes:
             self._abandon_cut(wanted.name)
+            self._changes_until = self._clock() + _MOST_CHANGING_S
             where = " and ".join(map(route_text, wanted.routes)) or "it is to run whole"
             _log.info("engine %s: %s: %s", wanted.name, where, wanted.reason)
         self._wanted[wanted.name] = wanted
@@ -295,7 +302,7 @@ class DeploymentController:
         if fault != before:
             _log.warning("engine %s is not deployed in stages: %s", engine, fault)
         self._faults[engine] = fault, self._clock() + RETRY_S
-        self._serving.restore(engine)
+        self._serving.fail(engine)
 
     def _is_left_over(self, engine: EngineName) -> bool:
         """Return whether nobody needs the stages of an engine that is not to be deployed."""
@@ -434,12 +441,6 @@ class DeploymentController:
             self._fail(engine, fault)
         else:
             self._faults.pop(engine, None)
-
-
-def _named(made: StoredStages, kept: Collection[Stage]) -> dict[EngineName, StoredVersion]:
-    """Return the stages that are not kept, by name."""
-    others = (stored for stage, stored in made.made.items() if stage not in kept)
-    return {stored.name: stored for stored in others}
 
 
 def _placement(workers: Set[str]) -> tuple[str, ...]:

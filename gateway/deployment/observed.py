@@ -16,7 +16,7 @@ from synergai.models.formats.model_files import DEFINITION_FILE
 from synergai.names import engine_of_stage, is_stage, split_version, stage_positions, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
@@ -43,6 +43,10 @@ class StoredStages(NamedTuple):
     def placed(self) -> Stages:
         """The workers that each stage is placed on."""
         return {stage: placed_on(stored) for stage, stored in self.made.items()}
+
+    def without(self, kept: Collection[Stage]) -> dict[EngineName, StoredVersion]:
+        """Return the stages that are not kept, by name."""
+        return {stored.name: stored for stage, stored in self.made.items() if stage not in kept}
 
     def loaded_on(self, workers: Iterable[ConnectedWorker]) -> set[Stage]:
         """Return the stages that any of some workers has loaded."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.deployment.observed import busy_engines, memory_bytes, planned_bytes
 from synergai.domain import WorkerId
-from synergai.names import engine_of_stage, split_version, stage_name, stage_positions, versioned
+from synergai.names import engine_of_stage, stage_name, stage_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -57,10 +57,10 @@ class ServingStages:
         self._open: dict[EngineName, Stages] = {}
         self._former: dict[EngineName, Stages] = {}
         self._wanted: dict[EngineName, Stages] = {}
-        # Engines whose former stages are closed, so that there is room for those that are wanted;
-        # and versions whose stages are closed, by the version that is loaded in their place.
+        # Engines whose former stages are closed, so that there is room for those that are wanted.
         self._making_room: set[EngineName] = set()
-        self._yielding: dict[EngineName, EngineName] = {}
+        # Those whose wanted stages could not be loaded so far.
+        self._failed: set[EngineName] = set()
 
     def loaded(self, engine: EngineName) -> Stages | None:
         """Return the stages of an engine that were last loaded; None if that is not known."""
@@ -69,8 +69,8 @@ class ServingStages:
     def keep_only(self, engines: Collection[EngineName]) -> None:
         """Forget all other engines."""
         for engine in (self._loaded.keys() | self._wanted.keys()).difference(engines):
-            self.restore(engine)
-            for each in (self._loaded, self._open, self._former, self._wanted):
+            self.abandon(engine)
+            for each in (self._loaded, self._open, self._former):
                 each.pop(engine, None)
 
     def set_loaded(self, engine: EngineName, stages: Stages) -> None:
@@ -83,13 +83,23 @@ class ServingStages:
     def restore(self, engine: EngineName) -> None:
         """Let queries run in the former stages again, after the others could not be loaded."""
         self._making_room.discard(engine)
-        self._yielding.pop(engine, None)
+
+    def fail(self, engine: EngineName) -> None:
+        """Note that the stages that are wanted cannot be loaded at the moment."""
+        self.restore(engine)
+        self._failed.add(engine)
 
     def want(self, engine: EngineName, stages: Stages) -> None:
         """Set the stages to load next; queries run in the former ones until then."""
-        if self._wanted.get(engine, stages) != stages:
-            self.restore(engine)
+        if self._wanted.get(engine) != stages:
+            self.abandon(engine)
         self._wanted[engine] = stages
+
+    def abandon(self, engine: EngineName) -> None:
+        """Want no other stages than those that are loaded."""
+        self.restore(engine)
+        self._wanted.pop(engine, None)
+        self._failed.discard(engine)
 
     def make_room(
         self, engine: EngineName, stored: Mapping[EngineName, StoredStages], *, is_current: bool
@@ -99,16 +109,12 @@ class ServingStages:
         Args:
             is_current: nothing has changed since the plan. Otherwise, no query is to wait for it.
         """
-        former = engine if self.loaded(engine) else self._former_version(engine)
-        if former is None or self._fits(engine, stored):
+        if not self.loaded(engine) or self._fits(engine, stored):
             return True
-        if engine not in self._making_room | self._yielding.keys():
+        if engine not in self._making_room:
             if not is_current:
                 return False
-            if former == engine:
-                self._making_room.add(engine)
-            else:
-                self._yielding[engine] = former
+            self._making_room.add(engine)
             _log.info(
                 "engine %s: queries wait until its new stages are loaded: there is not enough "
                 "memory for these and the former ones together",
@@ -123,8 +129,8 @@ class ServingStages:
 
     def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
         """Close the stages in which nothing is to run; return those in which no query begins."""
-        # Those of a new version serve nothing before all of them are loaded.
-        new = self._wanted.keys() - self._loaded.keys()
+        # Nobody serves a new version, or an engine that is deployed for the first time.
+        new = self._wanted.keys() - self._loaded.keys() - self._failed
         self._catalogue.stages.degraded = any(self._wanted[engine] for engine in new)
         self._catalogue.stages.preferred = {each for each in self._loaded if self._loaded[each]}
         closed: defaultdict[str, set[EngineName]] = defaultdict(set)
@@ -134,10 +140,7 @@ class ServingStages:
             lacks = not all(self._can_run(engine, *pair) for pair in _pairs(loaded))
             if lacks or self._wanted.get(engine, loaded) != loaded:
                 self._catalogue.stages.degraded = True
-            if engine in self._yielding.values():
-                self._open[engine] = {}
-                self._former.pop(engine, None)
-            elif engine in self._making_room or not self._answers(engine, loaded):
+            if engine in self._making_room or not self._answers(engine, loaded):
                 self._open[engine] = self._wanted.get(engine, loaded)
                 self._former.pop(engine, None)
             else:
@@ -147,7 +150,7 @@ class ServingStages:
             ended = _pairs(placed) | set(self._offered(engine))
             for stage, worker in ended - _pairs(running):
                 name = stage_name(engine, *stage)
-                if stage not in running and engine not in self._yielding.values():
+                if stage not in running:
                     retired.add(name)
                 if worker not in former.get(stage, ()):
                     closed[worker].add(name)
@@ -157,13 +160,6 @@ class ServingStages:
                 connected.closed = now_closed
                 self._on_closed(connected)
         return retired
-
-    def _former_version(self, engine: EngineName) -> EngineName | None:
-        """Return the last version before this one that runs in stages; None if there is none."""
-        name, version = split_version(engine)
-        staged = (split_version(each) for each in self._loaded if self._loaded[each])
-        former = [int(each) for other, each in staged if other == name and int(each) < int(version)]
-        return versioned(name, str(max(former))) if former else None
 
     def _offered(self, engine: EngineName) -> Iterator[tuple[Stage, str]]:
         """Yield the stages that workers have, also for a moment after they left the store."""
@@ -192,7 +188,7 @@ class ServingStages:
 
     def _fits(self, engine: EngineName, stored: Mapping[EngineName, StoredStages]) -> bool:
         """Return whether each worker has the memory for its wanted and its running stages."""
-        wanted, now = self._wanted[engine], self._loaded.get(engine, {})
+        wanted, now = self._wanted[engine], self._loaded[engine]
         added = {
             (stage, each) for stage in wanted for each in wanted[stage] - now.get(stage, set())
         }

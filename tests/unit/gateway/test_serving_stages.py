@@ -93,12 +93,10 @@ async def test_queries_wait_where_there_is_no_memory_for_the_former_and_the_new_
     assert world.stages() == MOVED | DEPLOYED
 
 
-async def test_queries_wait_where_there_is_no_memory_for_two_versions(
+async def test_later_version_starts_from_the_plan_of_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await deployed(World())
-    for name in ("a", "b"):
-        with_little_memory(world, name)
     later, workers = EngineName("net/2"), list(world.workers.values())
     found = {name: Candidate(stored(name), "auto", workers) for name in (NET, later)}
 
@@ -108,19 +106,39 @@ async def test_queries_wait_where_there_is_no_memory_for_two_versions(
     monkeypatch.setattr(world, "candidates", candidates)
     world.put(found[later].stored)
     world.slow.add("b")
+    await world.controller.look()
+    assert world.present[later] == TWO.routes
+    assert world.catalogue.stages.awaited == {later}
     world.plans.append(replace(TWO, name=later))
-    for _ in range(12):
+    for _ in range(6):
         await world.controller.look()
         await asyncio.sleep(0)
-    assert world.closed() == {"a": {"0-4"}, "b": {"4-9"}}
-    assert world.chain() == [(0, 4), (4, 9)], "queries begin, and wait"
-    assert world.present[later] == TWO.routes
     assert world.is_changing
+    assert world.catalogue.stages.awaited == {later}
+    assert world.catalogue.stages.degraded
     world.workers[WorkerId("b")].sessions.add(Session(EngineName("net.s4-9/2"), Configuration(1)))
-    await world.look(2)
-    assert world.closed() == {}
-    await world.look(11)
+    await world.look(13)
     assert not world.is_changing
+    assert not world.catalogue.stages.awaited
+    assert not world.catalogue.stages.degraded
+
+
+async def test_deployment_that_does_not_end_holds_up_nothing_for_longer_than_a_minute() -> None:
+    world = World()
+    world.crowded.update("abc")
+    world.plans.append(TWO)
+    await world.look(25)
+    assert not world.is_changing, "it has failed"
+    assert not world.catalogue.stages.degraded
+    world = World()
+    world.slow.update("abc")
+    world.plans.append(TWO)
+    for _ in range(200):
+        await world.controller.look()
+        await asyncio.sleep(0)
+        world.clock.now += 0.5
+    assert not world.is_changing
+    assert not world.catalogue.stages.awaited
 
 
 async def test_no_query_waits_for_new_stages_while_another_plan_is_to_come() -> None:
