@@ -201,7 +201,8 @@ class LocalWorker:
 
     # --- worker_agent.hub_client.client.ControlHandler ------------------------------------
 
-    def register_message(self) -> hub_pb2.Register:
+    async def register_message(self) -> hub_pb2.Register:
+        fetched = await asyncio.to_thread(self._models.fetched_of, list(self._engines))
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self._plan.id,
@@ -237,7 +238,7 @@ class LocalWorker:
             engine_cores=self._plan.usable_cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
-            fetched=self._models.fetched_of(self._engines),
+            fetched=fetched,
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

@@ -75,6 +75,7 @@ class StageTimes:
         }
         self._since = {key: self._since.get(key, (0.0, 0)) for key in counts}
         self._seconds = {key: self._seconds[key] for key in self._seconds if key in counts}
+        self._last = {key: self._last[key] for key in self._last if key in counts}
         self._planned = {
             key: seconds
             for key, seconds in self._planned.items()
@@ -94,20 +95,20 @@ class StageTimes:
         self._ends.append((now, counts))
 
     def _own(self, new: Mapping[_Key, _Count], elapsed_s: float) -> dict[_Key, _Count]:
-        """Return what queries would have taken if each worker had run one engine at a time.
+        """Return what queries would have taken if each worker had run one stage at a time.
 
-        Those of several engines delay each other. How long they took all together tells how fast
+        Those of several stages delay each other. How long they took all together tells how fast
         their worker is, and not how long each of them takes.
         """
         found = dict(new)
         for worker in {worker for worker, _ in new}:
             busy = [key for key in new if key[0] is worker and new[key][1]]
-            if len({engine_of_stage(name) for _, name in busy}) < 2:
+            if len(busy) < 2:
                 continue
             known = {key: new[key][1] * self._planned.get((key[1], worker.id), 0.0) for key in busy}
             if not all(known.values()):
                 known = {key: new[key][0] for key in busy}
-            # A query that arrives while the other engine runs waits for half a query of it.
+            # A query that arrives while the other stage runs waits for half a query of it.
             shares = sum(new[key][0] for key in busy) / elapsed_s
             own_s = elapsed_s * min(1.0, 2 * (math.sqrt(1 + shares) - 1))
             part = own_s / (sum(known.values()) or 1.0)

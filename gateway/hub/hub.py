@@ -29,6 +29,7 @@ from synergai.runtime.text import counted
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.agent_messages import ProtocolViolation, Registration, read_control
+from synergai.wire.status import STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Collection
@@ -98,7 +99,7 @@ class Hub:
         )
 
     async def close(self) -> None:
-        self._connections.close(Unavailable("the gateway is stopping"))
+        self._connections.close(Unavailable(STOPPING))
         await self._tasks.close()
         await self._work_streams.close()
 
@@ -153,8 +154,7 @@ class Hub:
         self, connection: AgentConnection, registration: Registration, context: ServerCall | None
     ) -> None:
         call = current_call()
-        removed = self._placements.removed(registration.fetched)
-        worker = worker_from_registration(registration, context, self._clock.now(), removed)
+        worker = worker_from_registration(registration, context, self._clock.now())
         joining, enrolled = None, False
         if context is not None:
             joining = joining_worker(registration, context)
@@ -165,6 +165,7 @@ class Hub:
                 raise refusal  # the rules have changed since
             if call is not None:
                 call.credential = self._rules.proof(joining)
+        set_removed(worker, self._placements.removed(registration.fetched))
         self._check_vacant(worker)
         if (other := self._connections.of_worker(worker.id)) is not None:
             _log.warning("worker %s registered again: closing its old connection", worker.id)
@@ -235,21 +236,19 @@ def _check_registered(connection: AgentConnection) -> None:
         connection.close(InvalidInput(f"no `register` within {REGISTER_WITHIN_S:g} s"))
 
 
-def worker_from_registration(
-    registration: Registration,
-    context: ServerCall | None,
-    now: float,
-    removed: Collection[EngineName] = (),
-) -> ConnectedWorker:
-    """Return the worker of a registration; it has no work stream yet.
+def set_removed(worker: ConnectedWorker, engines: Collection[EngineName]) -> None:
+    """Set the engines that a worker is about to remove."""
+    for name in engines:
+        removed = replace(worker.engines[name], fault=REMOVED, pending=False, too_large=False)
+        worker.engines[name] = worker.offered[name] = removed
+    worker.sessions = {each for each in worker.sessions if each.engine not in engines}
 
-    Args:
-        removed: engines of it that it is about to remove.
-    """
-    engines = dict(registration.engines)
-    for name in removed:
-        engines[name] = replace(engines[name], fault=REMOVED, pending=False)
-    sessions = {each for each in registration.sessions if each.engine not in removed}
+
+def worker_from_registration(
+    registration: Registration, context: ServerCall | None, now: float
+) -> ConnectedWorker:
+    """Return the worker of a registration; it has no work stream yet."""
+    engines, sessions = dict(registration.engines), set(registration.sessions)
     for session in registration.sessions:
         if lacks_variant(engines[session.engine], session):
             where = f"worker {registration.worker_id!r}"

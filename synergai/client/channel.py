@@ -26,7 +26,7 @@ from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.credentials import authorized, open_channel
 from synergai.wire.parameters import ids_from_metadata
 from synergai.wire.rpc import channel_options
-from synergai.wire.status import error_from_call
+from synergai.wire.status import STOPPING, error_from_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -191,9 +191,11 @@ class GatewayChannel:
                 break
             try:
                 return await self.call_once(method, request, remaining)
-            except Unavailable:
+            except Unavailable as error:
                 delay = next(delays)
-                if number >= self._attempts and passed + delay > patience:
+                # With an id, a query itself has failed: its workers did, and may do so again.
+                is_away = self._several or not error.request_id or STOPPING in str(error)
+                if number >= self._attempts and passed + delay > patience * is_away:
                     raise
                 if remaining is not None and delay >= remaining:
                     raise

@@ -101,13 +101,17 @@ class GatewayConnection:
         """Size of the largest input of a job, serialised."""
         return self._max_message_bytes - ENVELOPE_BYTES
 
-    async def _describe(self, name: str, within_s: float | None) -> Engine:
+    async def _describe(
+        self, name: str, within_s: float | None, *, is_deadline: bool = False
+    ) -> Engine:
         """Return the description of an engine; the gateway waits until it has been inspected."""
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
         engine, _, version = name.partition("/")
         request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
-        response = await self._channel.call(method, request, timeout=within_s)
+        response = await self._channel.call(
+            method, request, timeout=within_s, is_deadline=is_deadline
+        )
         described = engine_from_metadata(response)
         return replace(described, name=EngineName(name)) if version else described

@@ -52,7 +52,7 @@ class InputConverter:
     Concurrent calls share one fetch.
     """
 
-    def __init__(self, fetch: Callable[[str], Coroutine[Any, Any, Engine]]) -> None:
+    def __init__(self, fetch: Callable[..., Coroutine[Any, Any, Engine]]) -> None:
         self._fetch = fetch
         self._tasks = TaskBag()
         self._fetches: dict[str, asyncio.Task[Engine]] = {}
@@ -97,7 +97,9 @@ class InputConverter:
     async def _describe(self, engine: str, within_s: float | None) -> Engine:
         task = self._fetches.get(engine)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._fetches[engine] = self._tasks.start_awaited(self._fetch(engine))
+            task = self._fetches[engine] = self._tasks.start_awaited(
+                self._fetch(engine, is_deadline=within_s is not None)
+            )
         elif task.done():
             return task.result()
         try:

@@ -81,6 +81,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         switched_to: the power mode that the worker switched to for it.
         estimated_s: estimate at `given_s` of the time to the end, with the work ahead of it.
         detail: reason of a failure.
+        starved_s: how long the stage had no queries to run before it.
     """
 
     worker: str
@@ -95,6 +96,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     switched_to: str = ""
     estimated_s: float | None = None
     detail: str = ""
+    starved_s: float = 0.0
 
 
 class Ahead(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -145,7 +147,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         budget_s: time from the arrival to the deadline.
         total_s: time from the arrival to the end, or until now.
         waited_s: time in which no worker worked on it, although it had queries to run.
-        starved_s: time in which a stage had none, because of the stage before it.
+        starved_s: time in which a stage had none: they had not been read, or were in other stages.
         held_s: time until its next retry.
         runs: its assignments, the first and the newest ones.
         ahead: what ran instead, the longest first.
@@ -245,7 +247,7 @@ def _waits(facts: Explanation) -> Iterator[str]:
         yield f"It pauses for {duration(facts.held_s)} after its last failure."
     notable_s = max(_NOTABLE * facts.total_s, _SHORTEST_S)
     if facts.starved_s >= notable_s:
-        yield f"Waited {duration(facts.starved_s)} for the stage before it."
+        yield f"Had nothing to run for {duration(facts.starved_s)}: its inputs came later."
     if facts.waited_s < notable_s:
         return
     waited = duration(facts.waited_s)

@@ -55,7 +55,10 @@ class ModelDirectories(NamedTuple):
         if self.fetched is None:
             return []
         found = [engine for engine in engines if self.folder(engine).is_dir()]
-        own = {definition.name for definition in self.own_engines()} if found else ()
+        own: set[EngineName] = set()
+        if found:
+            with suppress(NotFound):  # what cannot be read is not used
+                own = {definition.name for definition in self.own_engines()}
         return [engine for engine in found if engine not in own]
 
     def folder(self, engine: EngineName) -> Path:

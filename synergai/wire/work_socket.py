@@ -38,6 +38,8 @@ _BUFFER_BYTES: Final = 64 << 10
 """A larger message is copied from the buffer up to this size, and then received in its place."""
 _LEAST_BYTES: Final = 64 << 10
 """Bytes of a message, behind its first ones, that tell how fast they arrive."""
+_LEAST_S: Final = 0.001
+"""Time that they take: in less, they were here already, and waited to be read."""
 _RATES: Final = 3
 _WAKE_BYTES: Final = 64 << 10
 """Bytes of a large message that are received together: a slow link delivers each packet alone."""
@@ -275,7 +277,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         """Note the rate at which the large message has arrived behind its first bytes."""
         begun_at, first = self._large_begun
         rest, seconds = self._large_bytes - first, time.monotonic() - begun_at
-        if rest >= _LEAST_BYTES and seconds > 0:
+        if rest >= _LEAST_BYTES and seconds >= _LEAST_S:
             self._rates.append(rest / seconds)
 
     def _wake_after(self, size: int) -> None:

@@ -23,7 +23,7 @@ class _Agent:
         self._id = f"agent-{number}"
         self.exchange = Exchange(0, _MESSAGE_BYTES)
 
-    def register_message(self) -> hub_pb2.Register:
+    async def register_message(self) -> hub_pb2.Register:
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self._id,

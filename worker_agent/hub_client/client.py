@@ -108,7 +108,7 @@ class ControlHandler(Protocol):
     runner: Runner
     configurations: tuple[Configuration, ...]
 
-    def register_message(self) -> hub_pb2.Register:
+    async def register_message(self) -> hub_pb2.Register:
         """Return the current description of this worker."""
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
@@ -155,7 +155,7 @@ class Registration:
         )
 
     async def register(self) -> None:
-        hello = hub_pb2.AgentControl(register=self._worker.register_message())
+        hello = hub_pb2.AgentControl(register=await self._worker.register_message())
         self._connection.authenticate(hello.register)
         limit_s = _REGISTER_TIMEOUT_S if self._hub.gateways == 1 else _REGISTER_ELSEWHERE_S
         try:

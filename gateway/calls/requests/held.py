@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from gateway.calls.requests.inference import Admitted, Inference
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
+from synergai.wire.status import STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,7 @@ class HeldRequests:
         try:
             await asyncio.wait([waiting])
             if waiting.cancelled():
-                raise Unavailable("the gateway is stopping; try another one, or later")
+                raise Unavailable(f"{STOPPING}; try another one, or later")
             waiting.result()
         finally:
             waiting.cancel()

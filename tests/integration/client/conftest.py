@@ -46,6 +46,7 @@ class FakeGateway:
 
     Attributes:
         unavailable: number of upcoming calls and queries to fail as UNAVAILABLE.
+        describes_late: the same of the calls for metadata.
         backwards: queries are answered in batches of this size, the last one first.
         requests: all inference requests received.
         infer_within: seconds that unary inference calls wait at most; None for no limit.
@@ -60,7 +61,7 @@ class FakeGateway:
     """
 
     def __init__(self, grpc_server: str = "native") -> None:
-        self.unavailable = 0
+        self.unavailable = self.describes_late = 0
         self.backwards = 1
         self._held: list[asyncio.Event] = []
         self.requests: list[oip.ModelInferRequest] = []
@@ -133,6 +134,9 @@ class FakeGateway:
         self, request: oip.ModelMetadataRequest, context: ServerCall
     ) -> oip.ModelMetadataResponse:
         self.metadata_within.append(context.time_remaining())
+        if self.describes_late:
+            self.describes_late -= 1
+            raise errors.Unavailable("the gateway is stopping")
         if request.name not in ENGINES:
             raise errors.EngineNotFound(request.name)
         tensor = oip.ModelMetadataResponse.TensorMetadata
@@ -188,6 +192,10 @@ class FakeGateway:
                     raise errors.Overloaded("negative numbers are not supported")
                 if np.isnan(outputs["y"]).any():
                     raise errors.EngineUnusable("NaN is not supported")
+                if np.isinf(outputs["y"]).any():
+                    crash = errors.Unavailable("the engine host died")
+                    crash.request_id = "r1-1"
+                    raise crash
                 return build_response("identity", outputs, version="1", request_id=request.id)
             case "wide":
                 outputs = {"y": np.tile(read_inputs(request)["x"], 1000)}

@@ -192,9 +192,18 @@ async def test_attempts_are_bounded(gateway: FakeGateway) -> None:
 
 
 async def test_query_with_a_deadline_outlasts_an_unavailable_gateway(gateway: FakeGateway) -> None:
-    gateway.unavailable = 3
+    gateway.unavailable = gateway.describes_late = 3
     async with synergai.Client(gateway.address, attempts=2) as client:
         assert (await client.infer("identity", x(1), deadline=60))["y"] == 1.0
+
+
+async def test_query_whose_workers_have_failed_is_not_sent_until_its_deadline(
+    gateway: FakeGateway,
+) -> None:
+    async with synergai.Client(gateway.address, attempts=2) as client:
+        with pytest.raises(synergai.Unavailable, match="the engine host died"):
+            await client.infer("identity", x(np.inf), deadline=60)
+    assert len(gateway.requests) == 2
 
 
 async def test_deadline_does_not_outlast_the_patience(gateway: FakeGateway) -> None:

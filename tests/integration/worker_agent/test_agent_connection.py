@@ -39,7 +39,7 @@ class FailingHandler:
         self.runner = Runner(cast("PowerModeHosts", None), {}, lambda: 0.0)
         self.configurations = ()
 
-    def register_message(self) -> hub_pb2.Register:
+    async def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         raise ZeroDivisionError
 
@@ -49,7 +49,7 @@ class RegisteringHandler(FailingHandler):
 
     fetch: Fetch | None = None
 
-    def register_message(self) -> hub_pb2.Register:
+    async def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         return hub_pb2.Register()
 

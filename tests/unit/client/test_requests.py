@@ -16,7 +16,7 @@ class Gateway:
         self.fetches = 0
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def describe(self, name: str) -> Engine:
+    async def describe(self, name: str, **_: object) -> Engine:
         self.fetches += 1
         await asyncio.shield(self.answer)
         return new_engine(name)

@@ -13,7 +13,7 @@ import pytest
 from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from gateway.grpc_server import RESERVED, connection_limits
 from gateway.hub.connections import AgentConnection, HeartbeatMonitor
-from gateway.hub.hub import worker_from_registration
+from gateway.hub.hub import set_removed, worker_from_registration
 from gateway.monitoring.metrics import FamilyCollector, worker_families
 from gateway.serve.server import LocalConnection, LocalHub
 from gateway.server import Gateway
@@ -86,7 +86,8 @@ def test_engine_that_was_removed_while_its_worker_was_away_is_not_offered() -> N
     )
     registration = read_registration(message)
     assert registration.fetched == {ECHO}
-    worker = worker_from_registration(registration, None, 0.0, removed=registration.fetched)
+    worker = worker_from_registration(registration, None, 0.0)
+    set_removed(worker, registration.fetched)
     assert not worker.usable_engines
     assert not worker.sessions
 

@@ -93,6 +93,12 @@ async def test_queries_wait_where_there_is_no_memory_for_the_former_and_the_new_
     assert world.stages() == MOVED | DEPLOYED
 
 
+def under_way(world: World) -> tuple[bool, set[str], bool]:
+    """Return whether, of which engines, and how urgently stages are being deployed."""
+    stages = world.catalogue.stages
+    return world.is_changing, set(stages.awaited), stages.degraded
+
+
 async def test_later_version_starts_from_the_plan_of_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,14 +119,10 @@ async def test_later_version_starts_from_the_plan_of_the_one_that_answers(
     for _ in range(6):
         await world.controller.look()
         await asyncio.sleep(0)
-    assert world.is_changing
-    assert world.catalogue.stages.awaited == {later}
-    assert world.catalogue.stages.degraded
+    assert under_way(world) == (True, {later}, True)
     world.workers[WorkerId("b")].sessions.add(Session(EngineName("net.s4-9/2"), Configuration(1)))
     await world.look(13)
-    assert not world.is_changing
-    assert not world.catalogue.stages.awaited
-    assert not world.catalogue.stages.degraded
+    assert under_way(world) == (False, set(), False)
 
 
 async def test_deployment_that_does_not_end_holds_up_nothing_for_longer_than_a_minute() -> None:
@@ -128,8 +130,7 @@ async def test_deployment_that_does_not_end_holds_up_nothing_for_longer_than_a_m
     world.crowded.update("abc")
     world.plans.append(TWO)
     await world.look(25)
-    assert not world.is_changing, "it has failed"
-    assert not world.catalogue.stages.degraded
+    assert under_way(world) == (False, set(), False), "it has failed"
     world = World()
     world.slow.update("abc")
     world.plans.append(TWO)
@@ -137,8 +138,7 @@ async def test_deployment_that_does_not_end_holds_up_nothing_for_longer_than_a_m
         await world.controller.look()
         await asyncio.sleep(0)
         world.clock.now += 0.5
-    assert not world.is_changing
-    assert not world.catalogue.stages.awaited
+    assert under_way(world) == (False, set(), True)
 
 
 async def test_no_query_waits_for_new_stages_while_another_plan_is_to_come() -> None:

@@ -121,10 +121,13 @@ class History:
         in_flight = [_run(lease, "running", "", now) for lease in record.leases.values()]
         runs = tuple(sorted([*(record.runs or ()), *in_flight], key=lambda run: run.given_s))
         total_s = now - job.arrival
-        waits = list(_waits(runs, total_s, len(record.runs or ()) == _RUNS))
+        forgotten = len(record.runs or ()) == _RUNS
+        waits = list(_waits(runs, total_s, forgotten))
         starves_s = 0.0 if record.starved_since is None else now - record.starved_since
         starved_s = record.starved_s + starves_s
-        waited_s = max(0.0, sum(until - since for since, until in waits) - starved_s)
+        between_s = runs[1].starved_s - runs[0].starved_s if forgotten else 0.0
+        known_s = sum(until - since for since, until in waits)
+        waited_s = max(0.0, known_s - (starved_s - between_s))
         ahead: list[Ahead] = []
         verdicts: list[Verdict] = []
         if detailed:
@@ -240,6 +243,7 @@ def _run(lease: Lease, end: End, detail: str, now: float) -> Run:
         switched_to=assignment.configuration.power_mode if lease.switches_mode else "",
         estimated_s=assignment.estimate_s or None,
         detail=detail[:MAX_REASON],
+        starved_s=lease.job.starved_s,
     )
 
 

@@ -288,7 +288,24 @@ def test_stage_that_waits_for_the_one_before_it_waits_for_no_worker() -> None:
     end(core, mine, 4.5)
     _, text, found = explain(core, "job.2", 5.0)
     assert (found.starved_s, found.waited_s, found.ahead) == (2.5, 0.0, ())
-    assert "Waited 2.5 s for the stage before it." in text
+    assert "Had nothing to run for 2.5 s: its inputs came later." in text
+
+
+def test_stage_of_many_assignments_waited_for_workers_as_far_as_is_known() -> None:
+    core = make_core([FAST], [XEON])
+    stage = new_job("job.2", "m", 40, deadline=1.0).job
+    arrive(core, events.JobArrived(stage, ready=0))
+    now = 0.0
+    for ready in range(1, 31):  # each gets ready a second after the one before it
+        now += 1.0
+        [mine] = dispatched(core.handle(events.QueriesReady(stage.id, ready), now))
+        now += 0.1
+        end(core, mine, now)
+    core.handle(events.WorkerLeft(WorkerId("xeon")), now)
+    core.handle(events.QueriesReady(stage.id, 31), now + 1.0)
+    found = explain(core, "job.2", now + 3.0)[2]
+    assert round(found.starved_s, 3) == 31.0
+    assert round(found.waited_s, 3) == 2.0
 
 
 def test_deadline_of_work_ahead_may_be_the_same() -> None:
