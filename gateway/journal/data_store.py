@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.journal.record_log import DamagedLog, Record, RecordLog, remove_log
 from synergai.errors import Conflict
-from synergai.runtime.files import sync_path
+from synergai.runtime.files import make_directory, sync_path
 from synergai.runtime.tasks import TaskBag
 from synergai.v1.jobs_pb2 import JobResult
 from synergai.wire.request_codec import field_prefix
@@ -267,7 +267,7 @@ class DataStore:
 
     def _rename(self, opened: OpenLog, after: DataKey) -> None:
         before, target = self._path(opened.key), self._path(after)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(target.parent)
         with opened.lock:
             before.rename(target)
             opened.log.directory = target

@@ -31,7 +31,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from synergai.errors import InternalError, Unavailable
-from synergai.runtime.files import sync_path
+from synergai.runtime.files import make_directory, sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -92,9 +92,7 @@ class RecordLog:
         self._durable = 0
         self._index_entries = 0
         self._data = -1
-        if not directory.exists():
-            directory.mkdir(parents=True, mode=0o700)
-            sync_path(directory.parent)
+        make_directory(directory)
         try:
             self._open()
         except BaseException:

@@ -58,6 +58,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory for the owner, unless it exists, and those above it; all durably."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for each in missing:
+        sync_path(each.parent)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Name a file in the system's errors that name none, such as that of a full disk."""

@@ -90,6 +90,38 @@ def test_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Monke
         assert payloads_of(log) == [b"kept", b"next"]
 
 
+def _synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
+    """Return what is synced from now on: files with their sizes, directories with their entries."""
+    synced: list[tuple[Path, int]] = []
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path, len([*path.iterdir()]) if path.is_dir() else path.stat().st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    return synced
+
+
+def test_segment_is_durable_before_the_next_one_begins_and_both_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RecordLog(tmp_path, segment_bytes=30)) as log:
+        synced = _synced(monkeypatch)
+        append(log, b"a" * 40, b"b")
+    first, second = tmp_path / "00000001.records", tmp_path / "00000002.records"
+    assert synced == [(first, 56), (tmp_path, 3), (second, 17)]
+
+
+def test_new_log_keeps_its_name_and_those_of_the_directories_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = _synced(monkeypatch)
+    directory = tmp_path / "data" / "tenant-lab" / "uploads"
+    RecordLog(directory / "up").close()
+    assert {(each, 1) for each in (directory, *directory.parents[:3])} <= set(synced)
+
+
 def test_log_at_rest_has_no_open_files(tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log", segment_bytes=30)
     assert _open_files(tmp_path) == []

@@ -5,6 +5,7 @@ import errno
 import gc
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -251,14 +252,19 @@ async def test_files_that_cannot_be_opened_on_an_intact_disk_do_not_break_the_jo
     assert (await harness.upload(1))[-1] == 1
 
 
-async def test_upload_moves_to_the_tenant_of_the_job(harness: OwnDataHarness) -> None:
+async def test_upload_moves_to_the_tenant_of_the_job_durably(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     harness.add_worker()
     await harness.upload(2)
+    synced: list[Path] = []
+    monkeypatch.setattr("gateway.journal.data_store.sync_path", synced.append)
     spec = JobSpec(engine=SPEC.engine, queries=0, upload_id="up", tenant="lab")
     status = await harness.jobs.submit(UNRESTRICTED, spec)
     assert status.spec.queries == 2
     assert harness.store.bytes_of("") == 0
     assert DataKey("lab", "uploads", "up") in harness.store
+    assert {"tenant-/uploads", "tenant-lab/uploads"} <= {"/".join(p.parts[-2:]) for p in synced}
 
 
 DAY_S = 86_400.0
