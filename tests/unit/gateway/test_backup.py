@@ -13,7 +13,7 @@ from gateway.backup import back_up, restore
 from gateway.cli import app
 from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
-from gateway.journal.files import CLUSTER, lock
+from gateway.journal.files import CLUSTER, MARKER, lock
 from gateway.journal.journal import Journal
 from gateway.journal.record_log import Record, RecordLog
 from gateway.journal.sqlite_store import Mark, write_marker
@@ -99,6 +99,15 @@ async def test_restore_where_another_gateway_has_started_continues_behind_unseen
     await jobs_in(new)
     restore(new, tmp_path / "backup")
     assert await jobs_in(new) == (running.epoch + 1001, 3)
+
+
+async def test_restore_continues_behind_the_last_epoch_of_the_directory(
+    state: Path, tmp_path: Path
+) -> None:
+    back_up(state, tmp_path / "backup")
+    write_marker(state / MARKER, Mark(epoch=5000))
+    restore(state, tmp_path / "backup")
+    assert await jobs_in(state) == (5001, 3)
 
 
 async def test_restore_replaces_what_came_later_and_keeps_it_aside(

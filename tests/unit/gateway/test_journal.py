@@ -166,6 +166,15 @@ async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
     await journal.close()
 
 
+async def test_report_of_fewer_queries_takes_back_none(journal: Journal) -> None:
+    await journal.accept(a_record())
+    for count in (5, 3):
+        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, count))
+    read = await journal.find_job(JobId("a"))
+    assert read is not None
+    assert read.executions == (an_execution(0, 5),)
+
+
 async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
     await journal.accept(a_record())
     database(journal).execute("DROP TABLE executions")

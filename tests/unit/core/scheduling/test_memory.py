@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from synergai.core.scheduling import events
 from synergai.core.scheduling.rules.kernel import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.core.scheduling.rules.residency import FULL_S, PLANNED_EVERY_S, RECENT_S
-from synergai.core.scheduling.state.loads import UNKNOWN_S
+from synergai.core.scheduling.state.loads import UNKNOWN_S, Loads
 from synergai.core.scheduling.state.workers import WorkerRecord
 from synergai.domain import Configuration, EngineName, Session, WorkerId
 from tests.preloading_fleet import FAMILY, GIB, PLAIN, Fleet
@@ -25,6 +25,17 @@ def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:
     fleet.loaded()
     assert [load for load in fleet.settle() if load.session != first.session] == []
     assert second.session.engine in {FAMILY, *PLAIN}
+
+
+def test_only_the_drop_that_a_worker_was_told_is_not_its_own_decision() -> None:
+    loads, session = Loads(), Session(FAMILY, Configuration(1))
+    worker_id = WorkerId("worker")
+    loads.drop(worker_id, session, 0.0)
+    assert not loads.dropped(worker_id, session, 1.0)
+    assert loads.may_load(worker_id, session, 1.0)
+    loads.loaded(worker_id, session)
+    assert loads.dropped(worker_id, session, 2.0)
+    assert not loads.may_load(worker_id, session, 2.0)
 
 
 @pytest.mark.parametrize(("no_room", "pause_s"), [(False, 5), (True, 60)])

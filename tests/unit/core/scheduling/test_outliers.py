@@ -118,6 +118,17 @@ def test_ejected_worker_gets_nothing_until_its_pause_is_over_then_one_on_trial()
     assert not core.state.fleet.workers[first.worker_id].on_trial
 
 
+def test_worker_on_trial_cannot_take_over_from_another() -> None:
+    core = warmed(A, B)
+    [first] = dispatched(request(core, "r", 1.0))
+    [again] = dispatched(check(core, 12.0))
+    answer(core, again, 12.1)
+    request(core, "s", 20.0)
+    check(core, 22.5)
+    assert core.state.fleet.workers[first.worker_id].on_trial
+    assert check(core, 40.0) == []
+
+
 def test_pauses_of_a_worker_that_stays_silent_double() -> None:
     core = warmed(A, B)
     now, pauses = 1.0, []

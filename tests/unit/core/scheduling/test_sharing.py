@@ -26,13 +26,14 @@ def core_with_box(
     *,
     cores: int = 2,
     threads: int = 2,
+    provider: str = "",
     policy: str = "malleable",
     loaded: Iterable[EngineName] = tuple(QUERY_S),
     profiled: Iterable[EngineName] = tuple(QUERY_S),
     **settings: object,
 ) -> SchedulerCore:
     """A core with a worker whose engines use `threads` of its cores."""
-    configuration = Configuration(threads)
+    configuration = Configuration(threads, execution_provider=provider)
     entries = (
         new_entry(engine, CLASS, 1.0 / QUERY_S[engine], configuration, backend_start_s=1.0)
         for engine in profiled
@@ -71,6 +72,7 @@ def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
         pytest.param(SHORT, {"cores": 8, "loaded": [LONG]}, id="it is cold"),
         pytest.param(SHORT, {"cores": 0}, id="the worker reports no cores"),
         pytest.param(SHORT, {"strict": True}, id="the core is strict"),
+        pytest.param(SHORT, {"cores": 8, "provider": "CUDA"}, id="both run on the accelerator"),
     ],
 )
 def test_request_waits_for_a_running_one_if(engine: EngineName, fields: dict[str, Any]) -> None:

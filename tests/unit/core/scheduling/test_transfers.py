@@ -79,6 +79,15 @@ def test_transfers_that_a_running_job_shows_are_expected_of_its_rest() -> None:
     assert expected == pytest.approx(now + 30 * 0.51, rel=0.01)
 
 
+def test_first_input_of_a_running_job_was_there_and_says_nothing_about_the_others() -> None:
+    core = fast_core()
+    assignment = started(core, make_job("job", 40, with_tensors=True), 0.0)
+    for done, now in ((2, 0.42), (4, 1.24)):  # 0.4 s for each of the others
+        core.handle(QueriesDone(assignment.id, done, compute_s=0.01 * done), now)
+    expected = core.expected_completion(JobId("job"), 1.24)
+    assert expected == pytest.approx(1.24 + 36 * 0.41, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("transfers_s", "expected_s"),
     [([0.8, 0.0] * 4, 0.4), ([0.0, 0.0, 2.0, *[0.0] * 5], 0.0), ([*[0.0] * 3, 1.2] * 4, 0.3)],

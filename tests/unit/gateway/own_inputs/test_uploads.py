@@ -16,8 +16,8 @@ from gateway.entry.access.table import AccessTable, Quota
 from gateway.jobs import uploads
 from gateway.jobs.own_inputs import Retention
 from gateway.jobs.uploads import AHEAD_BYTES, InputUploads, Receipt
-from gateway.journal.data_store import DataKey
-from gateway.journal.record_log import RecordLog
+from gateway.journal.data_store import DataKey, DataStore
+from gateway.journal.record_log import Record, RecordLog
 from gateway.journal.store import StoreFull
 from synergai.errors import (
     Conflict,
@@ -32,6 +32,7 @@ from synergai.errors import (
 )
 from synergai.jobs import JobSpec
 from synergai.v1 import hub_pb2, jobs_pb2
+from tests.clocks import FakeClock
 from tests.unit.gateway.own_inputs.conftest import SPEC, OwnDataHarness
 
 
@@ -298,6 +299,18 @@ async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness
     assert harness.store.bytes_of("") == 0
     with pytest.raises(NotFound, match="no longer kept"):
         await harness.read(status.id)
+
+
+async def test_upload_to_which_nothing_is_added_is_not_kept_for_longer(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, key = DataStore(tmp_path, clock), DataKey("", "uploads", "up")
+    opened = await store.open(key, create=True)
+    opened.log.append([Record(0, (b"input",))])
+    opened.log.sync()
+    await store.release(opened)
+    clock.now = DAY_S
+    await store.release(await store.open(key))
+    assert store.stored()[key].used_at == 0.0
 
 
 async def test_retention_goes_on_after_a_failure(

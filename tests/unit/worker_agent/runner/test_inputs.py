@@ -1,6 +1,7 @@
 """Work items whose inputs are read or pulled while they run, and what a host dies of."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 from synergai.domain import Fault, Outcome
 from synergai.wire.work_messages import Reports
@@ -14,7 +15,7 @@ from tests.unit.worker_agent.runner.conftest import (
 )
 from worker_agent.ipc import RunEnded, Tally
 from worker_agent.runner import Runner
-from worker_agent.work_item import AssignmentReporter, Failure
+from worker_agent.work_item import AssignmentReporter, Failure, InputQueue
 
 
 def test_queries_of_an_item_count_with_their_share_of_a_batch(
@@ -40,6 +41,13 @@ async def test_input_that_is_pulled_later_runs_once_it_is_there(
     await run_callbacks()
     host.end(1)
     assert handler.lines[-1][:2] == ("COMPLETED", 1)
+
+
+def test_inputs_beyond_those_of_the_item_are_dropped() -> None:
+    feed = InputQueue(AsyncMock(), lambda: None, 1)
+    feed.receive([b"", b""], ())
+    feed.remove_next()
+    assert feed.next is None
 
 
 def test_input_that_cannot_be_read_fails_in_its_place(runner: Runner, host: FakeHost) -> None:
