@@ -16,7 +16,7 @@ from gateway.fleet.descriptions import (
     KnownEngines,
 )
 from gateway.fleet.stages import EngineInStages, StageChains
-from synergai.domain import Engine, EngineName, Variant, WorkerId
+from synergai.domain import REMOVED, Engine, EngineName, Variant, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -28,7 +28,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.definition import ADVICE
-from synergai.names import by_version, engine_of_stage
+from synergai.names import by_version, engine_of_stage, is_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -198,6 +198,8 @@ class Catalogue:
             if self.deploys(EngineName(name)):
                 raise Unavailable(f"engine {name!r} is being deployed in stages; retry later")
             fault = next(iter(offers.by_worker.values())).fault
+            if fault == REMOVED and is_stage(name):  # there are others, or will be
+                raise Unavailable(f"stage {name!r} was removed from its workers meanwhile")
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if stages := self.stages.fewest(EngineName(name)):
             raise EngineInStages(name, stages)

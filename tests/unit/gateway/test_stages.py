@@ -11,7 +11,7 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
 from gateway.fleet.versions import Versions
 from synergai.core.route import Route
-from synergai.domain import Engine, TensorSpec, WorkerId
+from synergai.domain import REMOVED, Engine, TensorSpec, WorkerId
 from synergai.errors import (
     EnginePending,
     EngineUnloaded,
@@ -113,6 +113,14 @@ def test_engine_is_in_stages_while_no_worker_has_it_whole_and_all_stages_are_the
     assert versions.in_service("net") == []
     with pytest.raises(Unavailable):
         versions.find("net")
+
+
+def test_stage_that_was_removed_is_unavailable_and_a_faulty_one_unusable() -> None:
+    catalogue = Catalogue()
+    for fault, error in ((REMOVED, Unavailable), ("it is broken", EngineUnusable)):
+        catalogue.update(WorkerId("a"), replace(stage(4, 9), fault=fault))
+        with pytest.raises(error):
+            catalogue.find(stage(4, 9).name)
 
 
 @pytest.mark.parametrize(("pending", "otherwise"), [(False, EngineUnusable), (True, EnginePending)])
