@@ -16,7 +16,7 @@ from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from gateway.journal.files import CLUSTER, MARKER, lock
 from gateway.journal.journal import Journal
 from gateway.journal.record_log import Record, RecordLog
-from gateway.journal.sqlite_store import Mark, write_marker
+from gateway.journal.sqlite_store import Mark, read_marker, write_marker
 from gateway.journal.store import JournalDamaged
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.domain import Configuration
@@ -131,6 +131,22 @@ async def test_restore_replaces_what_came_later_and_keeps_it_aside(
     [replaced] = found(state, "replaced-*")
     assert PolicyFile(replaced).read() == POLICY
     assert (replaced / "journal.db").stat().st_size
+
+
+async def test_restored_files_are_durable_before_a_gateway_may_start(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+
+    def sync(path: Path) -> None:
+        mark = read_marker(state / MARKER)
+        synced.append((path.name, mark is not None and mark.restoring))
+
+    monkeypatch.setattr("gateway.journal.archive.sync_path", sync)
+    back_up(state, tmp_path / "backup")
+    restore(state, tmp_path / "backup")
+    [replaced] = found(state, "replaced-*")
+    assert synced == [("journal.db", False), (replaced.name, True), (state.name, True)]
 
 
 async def test_settings_are_copied_and_put_back_on_demand(state: Path, tmp_path: Path) -> None:

@@ -166,6 +166,17 @@ async def test_failed_start_releases_the_directory(tmp_path: Path) -> None:
     await journal.close()
 
 
+async def test_as_many_ended_jobs_are_kept_as_is_said_the_newest_ones(journal: Journal) -> None:
+    for name in "abcd":
+        await journal.accept(a_record(name))
+    for name in "abc":
+        await journal.record_end(ended(a_record(name)))
+    await journal._purge(2)
+    kept = await journal.ended_jobs([JobState.SUCCEEDED], 9)
+    assert [each.id for each in kept] == ["c", "b"]
+    assert await journal.find_job(JobId("d")) is not None
+
+
 async def test_report_of_fewer_queries_takes_back_none(journal: Journal) -> None:
     await journal.accept(a_record())
     for count in (5, 3):

@@ -120,6 +120,14 @@ def test_number_at_a_time_is_limited(
     start(quotas)
 
 
+def test_trying_again_helps_unless_what_is_to_be_stored_exceeds_the_quota_alone(
+    clock: FakeClock,
+) -> None:
+    quotas = quotas_of(clock, lab=Quota(stored_bytes=100))
+    assert "try again later" in str(refusal(lambda: quotas.check_stored("lab", 90, 11)))
+    assert "does not help" in str(refusal(lambda: quotas.check_stored("lab", 0, 101)))
+
+
 def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(unfinished_jobs=1))
     restored = [quotas.restore_job("lab") for _ in range(2)]
@@ -180,6 +188,8 @@ def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
             quotas.start_request("one more", 1)
     assert started[0] is not None
     started[0].end_request()
+    with pytest.raises(Overloaded):  # all of them were just looked at
+        quotas.start_request("one more", 1)
     clock.time += 1.0
     quotas.start_request("one more", 1)
 

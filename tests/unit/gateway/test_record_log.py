@@ -113,6 +113,18 @@ def test_segment_is_durable_before_the_next_one_begins_and_both_keep_their_names
     assert synced == [(first, 56), (tmp_path, 3), (second, 17)]
 
 
+def test_copies_of_a_new_epoch_are_durable_before_the_files_of_the_former_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = RecordLog(tmp_path, epoch=1)
+    append(former, b"a")
+    synced = _synced(monkeypatch)
+    RecordLog(tmp_path, epoch=2).close()
+    copies = [tmp_path / ".new-00000001.records.2", tmp_path / ".new-index.2"]
+    assert [path for path, _ in synced] == [*copies, tmp_path]
+    assert synced[-1] == (tmp_path, 4)
+
+
 def test_new_log_keeps_its_name_and_those_of_the_directories_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from gateway.journal.journal import Journal
 from synergai.core.pipeline import HeldTensors, Visit
 from synergai.core.route import Route
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Engine, EngineName
+from synergai.domain import Engine, EngineName, WorkerId
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.oip import inference_pb2 as oip
@@ -194,6 +194,35 @@ async def test_room_that_is_taken_for_more_queries_than_are_left_is_given_back(
     assert FIRST_QUERIES > 1
     room = stages.gateway.jobs._staged_jobs.room
     assert room.used_bytes == max(tensor_bytes(stage.outputs) for stage in (HEAD, TAIL))
+
+
+async def test_queries_whose_inputs_are_not_read_with_others_are_read_next(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = StagedFeed._read
+
+    async def read_one(feed: StagedFeed, first: int, _queries: int) -> list[bytes]:
+        return await read(feed, first, 1)
+
+    monkeypatch.setattr(StagedFeed, "_read", read_one)
+    job = await stages.submit(3)
+    for _ in range(3):
+        await run_all(stages, stages.head, "t4")
+        await run_all(stages, stages.tail, "t9")
+    assert (await stages.status(job)).state is JobState.SUCCEEDED
+
+
+def test_tensors_are_pulled_for_queries_by_their_place_in_the_assignment() -> None:
+    queue = StageQueue(
+        0, Route((HEAD, TAIL)), 1, new_job("job", TAIL.name, 2).job, Mock(), Mock(), Mock(), Mock()
+    )
+    held = [HeldTensors(WorkerId("head"), token, 16) for token in ("first", "second")]
+    queue.add([(Visit(number, number, each), b"") for number, each in enumerate(held)])
+    worker = make_worker("tail")
+    queue.on_dispatched(worker, new_assignment(1, TAIL.name, "tail", first=1), 0.0)
+    [sent] = worker.orders._items
+    assert isinstance(sent, SendInputs)
+    assert sent.pulls == [(0, held[1])]
 
 
 async def test_inputs_of_a_stage_are_sent_in_portions(

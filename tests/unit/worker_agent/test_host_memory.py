@@ -29,6 +29,18 @@ def test_host_that_needed_too_much_only_while_it_loaded_is_killed(
     host.kill.assert_called_once()
 
 
+def test_memory_of_a_host_that_was_killed_is_not_freed_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_agent.hosts.memory, "rss_bytes", lambda _: 60)
+    memory = HostMemory(100)
+    hosts = [Mock(session=Session(ENGINE, Configuration(1))) for _ in range(2)]
+    memory.hosts.update(hosts)
+    memory.kill_largest()
+    assert not memory.exceeded()
+    assert sum(host.kill.call_count for host in hosts) == 1
+
+
 class GrowingHost(LoadedHost):
     size = 100
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.entry.access import jwt_tokens
 from gateway.entry.access.authenticator import Authenticator, PeerCertificate
 from gateway.entry.access.caller import (
     ANONYMOUS,
@@ -174,6 +175,9 @@ def test_remembered_decisions_are_bounded() -> None:
     for number in range(10_000):
         CAMERA.may(Role.INFER, engine=f"engine-{number}")
     assert len(CAMERA._decisions) <= 1024
+    decided = len(CAMERA._decisions)
+    CAMERA.may(Role.INFER, engine="e" * 1_000_000)
+    assert len(CAMERA._decisions) == decided
     assert CAMERA.may(Role.INFER, engine="resnet50")
 
 
@@ -344,6 +348,17 @@ async def test_token_that_expires_while_it_is_remembered_is_refused(harness: Har
         await harness.caller(token)
 
 
+async def test_few_tokens_are_remembered_those_that_were_used_last(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwt_tokens, "_MAX_CACHED", 2)
+    tokens = [harness.issuer.token(name) for name in ("alice", "bob", "eve")]
+    first, second, _ = [await harness.caller(tokens[number]) for number in (0, 1, 0)]
+    await harness.caller(tokens[2])
+    assert await harness.caller(tokens[0]) is first
+    assert await harness.caller(tokens[1]) is not second
+
+
 async def test_unknown_key_loads_the_keys_again_but_not_often(harness: Harness) -> None:
     await harness.caller(harness.issuer.token("alice"))
     second = Issuer("2")
@@ -389,6 +404,18 @@ async def test_without_keys_tokens_cannot_be_verified_now(
         await keys.find("1")
     await keys.close()
     assert f"the keys at {path} cannot be loaded" in caplog.text
+
+
+async def test_file_of_keys_that_is_too_large_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    Issuer().publish(path)
+    monkeypatch.setattr(jwt_tokens, "_MAX_BYTES", path.stat().st_size - 1)
+    keys = KeySet(str(path))
+    with pytest.raises(Unavailable, match="try later"):
+        await keys.find("1")
+    await keys.close()
 
 
 async def test_keys_that_cannot_be_loaded_again_stay(tmp_path: Path) -> None:

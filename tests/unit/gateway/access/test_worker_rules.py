@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -92,6 +93,15 @@ async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token:
             await rules.admit(impostor)
     with pytest.raises(Unauthenticated, match="was used by worker 'edge-1'"):
         await rules.admit(joining("edge-2", secret="x"), token)
+
+
+async def test_enrolment_is_saved_before_the_worker_is_told_so(tmp_path: Path, token: str) -> None:
+    save = AsyncMock()
+    rules = WorkerRules(tmp_path, save, clock=lambda: NOW)
+    rules.set_rows((ENROLLED,))
+    assert await rules.admit(joining(secret="s"), token)
+    save.assert_awaited_once()
+    await rules.close()
 
 
 async def test_id_and_class_must_match_a_row_before_a_token_is_spent(

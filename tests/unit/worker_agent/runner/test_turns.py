@@ -10,6 +10,7 @@ from tests.unit.worker_agent.runner.conftest import (
     FakeHost,
     FakeHosts,
     add,
+    add_following,
     engine,
 )
 from worker_agent.runner import Runner
@@ -79,6 +80,25 @@ async def test_switch_of_the_power_mode_waits_for_concurrent_requests(
     assert not hosts.loads
     other.end(101)
     assert len(hosts.loads) == 1
+
+
+async def test_concurrent_request_waits_for_a_switch_of_the_power_mode(
+    runner: Runner, hosts: FakeHosts, other: FakeHost
+) -> None:
+    add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))
+    assert len(hosts.loads) == 1
+    add(runner, DIGITS_2, queries=1, concurrent=True)
+    assert not other.runs
+
+
+def test_concurrent_request_does_not_wait_for_a_suspect_on_another_host(
+    runner: Runner, host: FakeHost, other: FakeHost
+) -> None:
+    feed, *_ = add_following(runner, 1)
+    feed.add(b"suspect", alone=True)
+    add(runner, DIGITS_2, queries=1, concurrent=True)
+    assert host.runs
+    assert other.runs
 
 
 @pytest.mark.usefixtures("host")
