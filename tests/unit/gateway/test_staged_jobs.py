@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,21 +13,18 @@ from msgspec.structs import replace
 from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.stages import tensor_bytes
 from gateway.fleet.worker import (
-    AssignmentProgress,
     ConnectedWorker,
     DropTensors,
     RunAssignment,
     SendInputs,
     StopAssignment,
 )
-from gateway.jobs import input_feed, stage_queue, staged_feed, staged_job
-from gateway.jobs.stage_queue import StageQueue
+from gateway.jobs import staged_feed, staged_job
 from gateway.jobs.staged_feed import FIRST_QUERIES, LEAST_QUERIES, MOST_QUERIES, StagedFeed
 from gateway.journal.journal import Journal
-from synergai.core.pipeline import HeldTensors, Visit
-from synergai.core.route import Route
+from synergai.core.pipeline import HeldTensors
 from synergai.core.scheduling.events import Assignment
-from synergai.domain import Engine, EngineName, WorkerId
+from synergai.domain import Engine, EngineName
 from synergai.errors import EngineUnloaded, EngineUnusable, InvalidInput, JobNotFound
 from synergai.jobs import JobSpec, JobState, JobStatus
 from synergai.oip import inference_pb2 as oip
@@ -38,7 +34,6 @@ from synergai.wire.job_inputs import split_input
 from synergai.wire.limits import MAX_HELD_BYTES
 from synergai.wire.request_codec import parse_header
 from synergai.wire.validation import CORRECT, DROP, EXIT, LABEL, SAMPLE
-from tests.cores import new_assignment, new_job
 from tests.engines import new_stage, new_whole, with_exit
 from tests.unit.gateway.conftest import GatewayHarness, make_worker
 from tests.waiting import turns
@@ -210,46 +205,6 @@ async def test_queries_whose_inputs_are_not_read_with_others_are_read_next(
         await run_all(stages, stages.head, "t4")
         await run_all(stages, stages.tail, "t9")
     assert (await stages.status(job)).state is JobState.SUCCEEDED
-
-
-def test_tensors_are_pulled_for_queries_by_their_place_in_the_assignment() -> None:
-    queue = StageQueue(
-        0, Route((HEAD, TAIL)), 1, new_job("job", TAIL.name, 2).job, Mock(), Mock(), Mock(), Mock()
-    )
-    held = [HeldTensors(WorkerId("head"), token, 16) for token in ("first", "second")]
-    queue.add([(Visit(number, number, each), b"") for number, each in enumerate(held)])
-    worker = make_worker("tail")
-    queue.on_dispatched(worker, new_assignment(1, TAIL.name, "tail", first=1), 0.0)
-    [sent] = worker.orders._items
-    assert isinstance(sent, SendInputs)
-    assert sent.pulls == [(0, held[1])]
-
-
-async def test_inputs_of_a_stage_are_sent_in_portions(
-    stages: Stages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_queue, "PORTION_BYTES", 1)
-    await stages.submit(3)
-    await turns()
-    await stages.gateway.flush_journal()
-    sent = [each for each in stages.gateway.orders(stages.head) if isinstance(each, SendInputs)]
-    assert [len(each.inputs) for each in sent] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(("error", "fails"), [("the host died at it", True), ("", False)])
-def test_hosts_that_die_in_a_row_fail_a_job_unless_they_answer_in_between(
-    monkeypatch: pytest.MonkeyPatch, error: str, *, fails: bool
-) -> None:
-    monkeypatch.setattr(input_feed, "MOST_CRASHES", 1)
-    on_ended, job = Mock(), new_job("job", HEAD.name, 2).job
-    queue = StageQueue(0, Route((HEAD, TAIL)), 0, job, Mock(), Mock(), Mock(), on_ended)
-    queue.add([(Visit(number, number, None), b"") for number in range(2)])
-    assert queue.retries_alone(0)
-    assignment = new_assignment(1, HEAD.name, "head", count=2)
-    progress = AssignmentProgress(assignment, 0.0, done=1, failed={0: error} if error else {})
-    queue.on_progress(make_worker("head"), progress, [b""], 0.0)
-    assert queue.retries_alone(1)
-    assert bool(on_ended.mock_calls) is fails
 
 
 async def test_slow_queries_are_fewer_on_their_way(

@@ -115,6 +115,19 @@ async def test_session_serves_until_its_changed_files_are_loaded(
     assert hosts.get_resident(SESSION) not in (None, former)
 
 
+async def test_changed_files_that_do_not_fit_beside_the_former_ones_wait_for_their_next_use(
+    starts: Starts, hosts: HostPool
+) -> None:
+    load = hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    await load
+    hosts.memory_bytes, starts.error = -1, TooLarge("it was started")
+    await hosts.replace(ENGINE.name)
+    assert starts.sessions == [SESSION]
+    assert hosts.get_resident(SESSION) is None
+
+
 class Described:
     """Stands for the inventory; it describes the engine again as the test says."""
 

@@ -38,6 +38,15 @@ def test_only_the_drop_that_a_worker_was_told_is_not_its_own_decision() -> None:
     assert not loads.may_load(worker_id, session, 2.0)
 
 
+def test_a_worker_that_returns_is_told_at_once_to_load_what_it_could_not_before() -> None:
+    loads, session = Loads(), Session(FAMILY, Configuration(1))
+    worker_id = WorkerId("worker")
+    assert loads.dropped(worker_id, session, 0.0)
+    assert not loads.may_load(worker_id, session, 0.0)
+    loads.remove_worker(worker_id)
+    assert loads.may_load(worker_id, session, 0.0)
+
+
 @pytest.mark.parametrize(("no_room", "pause_s"), [(False, 5), (True, 60)])
 def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_room(
     no_room: bool, pause_s: int
