@@ -26,9 +26,9 @@ WHOLE_S: Final = 0.1
 """Time of a query on a worker of pace 1."""
 PACES: Final = (1.0, 2.5)
 MBIT_S: Final = (60.0, 600.0)
-MEMORY_MB: Final = (125, 170)
+MEMORY_MB: Final = (115, 160)
 """Of a worker: too little for a whole engine. With two engines, each has as much."""
-LESS_MB: Final = (0.7, 0.86)
+LESS_MB: Final = (0.675, 0.85)
 """Share of its memory that is left to a worker that loses some."""
 AFFINITY: Final = 3.0
 """How many times as long as on others a kind of worker takes for the blocks of one half."""

@@ -96,5 +96,5 @@ def test_plan_that_is_impossible_is_told_in_one_line(folder: Path) -> None:
     done = plan(folder, FLEET.replace('"here"', '"here"\nmemory_mb = 10'))
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("error: nothing fits: onnx_digits needs 78.2 MB whole")
+    assert done.stderr.startswith("error: nothing fits: onnx_digits needs 68.2 MB whole")
     assert done.stderr.count("\n") == 1

