@@ -21,6 +21,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.jobs import JobState
+from synergai.wire.status import WORKERS_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +109,6 @@ def _error(job: Job, state: JobState, reason: str, fault: Fault) -> SynergaiErro
         case Fault.OUT_OF_MEMORY:
             return OutOfMemory(f"the workers lack memory for engine {engine!r}: {see}")
         case Fault.HOST_DIED | Fault.CRASHED | Fault.UNKNOWN_ENGINE:
-            return Unavailable(f"the workers that ran engine {engine!r} failed: {see}")
+            return Unavailable(f"{WORKERS_FAILED} engine {engine!r} failed: {see}")
         case _:
             return InternalError(f"engine {engine!r} failed: {see}")

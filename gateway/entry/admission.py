@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded, QuotaExceeded, Unavailable
-from synergai.wire.status import STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +189,7 @@ class Admission:
 
     def check_open(self) -> None:
         if not self.open:
-            raise Unavailable(f"{STOPPING}; try another one, or later")
+            raise Unavailable("the gateway is stopping; try another one, or later")
 
     def acquire(self, size_bytes: int, *, accepted: bool = False) -> None:
         """Reserve room for a request, or for a part of one that was accepted before."""

@@ -29,7 +29,6 @@ from synergai.runtime.text import counted
 from synergai.v1 import hub_pb2
 from synergai.wire import rpc
 from synergai.wire.agent_messages import ProtocolViolation, Registration, read_control
-from synergai.wire.status import STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Collection
@@ -99,7 +98,7 @@ class Hub:
         )
 
     async def close(self) -> None:
-        self._connections.close(Unavailable(STOPPING))
+        self._connections.close(Unavailable("the gateway is stopping"))
         await self._tasks.close()
         await self._work_streams.close()
 

@@ -26,7 +26,7 @@ from synergai.runtime.tasks import is_being_cancelled
 from synergai.wire.credentials import authorized, open_channel
 from synergai.wire.parameters import ids_from_metadata
 from synergai.wire.rpc import channel_options
-from synergai.wire.status import STOPPING, error_from_call
+from synergai.wire.status import WORKERS_FAILED, error_from_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -193,9 +193,9 @@ class GatewayChannel:
                 return await self.call_once(method, request, remaining)
             except Unavailable as error:
                 delay = next(delays)
-                # With an id, a query itself has failed: its workers did, and may do so again.
-                is_away = self._several or not error.request_id or STOPPING in str(error)
-                if number >= self._attempts and passed + delay > patience * is_away:
+                has_failed = str(error).startswith(WORKERS_FAILED)
+                limit_s = 0.0 if has_failed and not self._several else patience
+                if number >= self._attempts and passed + delay > limit_s:
                     raise
                 if remaining is not None and delay >= remaining:
                     raise

@@ -115,8 +115,8 @@ def error_from_status(code: grpc.StatusCode, details: str) -> errors.SynergaiErr
     return _ERRORS.get(code, errors.SynergaiError)(details)
 
 
-STOPPING: Final = "the gateway is stopping"
-"""How the errors of a gateway that accepts nothing more begin."""
+WORKERS_FAILED: Final = "the workers that ran"
+"""How the error of a query begins that its workers have failed at, and may fail at again."""
 STATUS_PARAMETER: Final = "status"
 """Parameter of a failed response in a stream for the name of the status code that the request would
 have got as a unary call; the protocol's stream has only an error text."""

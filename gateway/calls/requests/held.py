@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from gateway.calls.requests.inference import Admitted, Inference
 from synergai.errors import SynergaiError, Unavailable
 from synergai.runtime.tasks import TaskBag
-from synergai.wire.status import STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +115,7 @@ class HeldRequests:
         try:
             await asyncio.wait([waiting])
             if waiting.cancelled():
-                raise Unavailable(f"{STOPPING}; try another one, or later")
+                raise Unavailable("the gateway is stopping; try another one, or later")
             waiting.result()
         finally:
             waiting.cancel()

@@ -201,7 +201,7 @@ async def test_query_whose_workers_have_failed_is_not_sent_until_its_deadline(
     gateway: FakeGateway,
 ) -> None:
     async with synergai.Client(gateway.address, attempts=2) as client:
-        with pytest.raises(synergai.Unavailable, match="the engine host died"):
+        with pytest.raises(synergai.Unavailable, match="the workers that ran"):
             await client.infer("identity", x(np.inf), deadline=60)
     assert len(gateway.requests) == 2
 
