@@ -102,6 +102,7 @@ class GatewayChannel:
         )
         self._calls = authorized(self._channel.calls, metadata)
         self.closed = False
+        self._has_answered = False
 
     @property
     def has_ended(self) -> bool:
@@ -193,8 +194,9 @@ class GatewayChannel:
                 return await self.call_once(method, request, remaining)
             except Unavailable as error:
                 delay = next(delays)
-                has_failed = str(error).startswith(WORKERS_FAILED)
-                limit_s = 0.0 if has_failed and not self._several else patience
+                # An address at which nobody has answered yet may be wrong.
+                may_return = self._has_answered and not str(error).startswith(WORKERS_FAILED)
+                limit_s = patience if may_return or self._several else 0.0
                 if number >= self._attempts and passed + delay > limit_s:
                     raise
                 if remaining is not None and delay >= remaining:
@@ -213,13 +215,16 @@ class GatewayChannel:
         gateway = self.gateway
         call = method(request, timeout=timeout)
         try:
-            return await call
+            response = await call
         except grpc.aio.AioRpcError as failure:
+            self._has_answered |= bool(failure.trailing_metadata())
             raise self.to_error(failure, gateway) from None
         except asyncio.CancelledError as cancellation:
             raise self.cancellation_cause(cancellation) from None
         finally:
             call.cancel()
+        self._has_answered = True
+        return response
 
     def ensure_open(self) -> None:
         """Check that calls are possible.

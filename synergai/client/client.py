@@ -70,7 +70,8 @@ class Client(FleetOperations):
         attempts: maximum number of attempts of an idempotent call without a deadline while the
             gateway is unavailable; 1 disables all retries.
         patience: seconds for which watching a job and, within their deadlines, queries outlast an
-            unavailable gateway. With several gateways, other idempotent calls outlast it, too.
+            unavailable gateway that has answered before. With several gateways, other idempotent
+            calls outlast it, too.
         tls_ca: certificate authority (PEM) of the gateway's certificate; enables TLS.
         tls_cert: certificate (PEM) of the client, if the gateway requires one.
         tls_key: private key (PEM) of `tls_cert`.

@@ -197,6 +197,13 @@ async def test_query_with_a_deadline_outlasts_an_unavailable_gateway(gateway: Fa
         assert (await client.infer("identity", x(1), deadline=60))["y"] == 1.0
 
 
+async def test_address_at_which_nobody_has_answered_is_told_before_the_deadline() -> None:
+    async with synergai.Client("127.0.0.1:1", attempts=2) as client:
+        with pytest.raises(synergai.Unavailable, match="connection refused"):
+            async with asyncio.timeout(10):
+                await client.infer("identity", x(1), deadline=60)
+
+
 async def test_query_whose_workers_have_failed_is_not_sent_until_its_deadline(
     gateway: FakeGateway,
 ) -> None:
