@@ -129,7 +129,7 @@ class ServingStages:
 
     def apply(self, stored: Mapping[EngineName, StoredStages]) -> set[EngineName]:
         """Close the stages in which nothing is to run; return those in which no query begins."""
-        # Nobody serves a new version, or an engine that is deployed for the first time.
+        # A new version, or an engine in its first deployment, is not served in its stages yet.
         new = self._wanted.keys() - self._loaded.keys() - self._failed
         self._catalogue.stages.degraded = any(self._wanted[engine] for engine in new)
         self._catalogue.stages.preferred = {each for each in self._loaded if self._loaded[each]}

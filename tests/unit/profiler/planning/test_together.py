@@ -55,8 +55,15 @@ def loads(problem: RouteProblem, route: Route) -> tuple[list[float], list[float]
     return [busy[each] for each in (*seconds, *links)], [memory[name] for name in seconds]
 
 
+HOST = 58 * MB
+
+
 @pytest.mark.parametrize("seed", range(12))
-def test_drawn_engines_together_are_within_8_percent_of_the_best_routes_of_all(seed: int) -> None:
+def test_drawn_engines_together_are_within_5_percent_of_the_best_routes_of_all(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("synergai.core.routes.problem", "profiler.planning.tables"):
+        monkeypatch.setattr(f"{module}.HOST_BYTES", HOST)  # with others, other problems are drawn
     draw = random.Random(seed)
     memory = [draw.randrange(225, 266) * MB for _ in range(4)]
     shares = draw.choice([(0.5, 0.5), (0.25, 0.75)])
@@ -80,4 +87,4 @@ def test_drawn_engines_together_are_within_8_percent_of_the_best_routes_of_all(s
         engine.add(plan, changes=False)
     found = combinations(engines, "throughput")
     assert found.lacking[0] == 0
-    assert found.costs[0] <= 1.08 * best_s
+    assert found.costs[0] <= 1.05 * best_s
