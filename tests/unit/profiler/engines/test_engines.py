@@ -8,7 +8,6 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from profiler.dictionary.files import add_to_dictionary
 from profiler.engines.cli import app
 from profiler.zoo import recipes as zoo
 from profiler.zoo.listing import find_published
@@ -17,7 +16,6 @@ from synergai.domain import Engine
 from synergai.errors import InvalidInput, NotFound, SynergaiError
 from synergai.models.directory import ModelDirectory
 from tests.constant_variants import write_family
-from tests.cores import new_entry
 from tests.engines import new_engine
 
 VARIANTS = {"full": 1, "p25-int8": 0}
@@ -79,22 +77,6 @@ def test_inspect_shows_the_version_that_requests_get_and_names_the_others(
 def test_inspect_of_what_there_is_not_says_so(models: Path, engine: str, reason: str) -> None:
     with pytest.raises(SynergaiError, match=reason):
         run("inspect", engine, "--models", models)
-
-
-@pytest.mark.parametrize(
-    ("measured", "reason"),
-    [
-        ("single", "the entries of engine 'single' in .* have no variants; make some with"),
-        ("other", "has no entry of engine 'single'; measure it with 'synergai profile --engines"),
-    ],
-)
-def test_front_says_whether_variants_or_measurements_are_missing(
-    models: Path, measured: str, reason: str
-) -> None:
-    entry = new_entry(measured, "x86", 1.0)
-    add_to_dictionary(models / "d.db", [entry])
-    with pytest.raises(NotFound, match=reason):
-        run("front", "single", "--models", models, "--dictionary", models / "d.db")
 
 
 def test_build_names_the_file_of_each_variant(
