@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from synergai.domain import Engine, Outcome
@@ -16,13 +17,8 @@ from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.wire.arrays import DTYPES
-from synergai.wire.request_codec import (
-    MAX_TEMPLATES,
-    SMALL_MESSAGE_BYTES,
-    RequestDecoder,
-    raw_output_prefix,
-)
-from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_header
+from synergai.wire.request_codec import SMALL_MESSAGE_BYTES, parse_header, raw_output_prefix
+from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_request
 from worker_agent.host.processing import EarlyExit, Processing
 from worker_agent.ipc import (
     INLINE_BYTES,
@@ -40,10 +36,9 @@ if TYPE_CHECKING:
 
     from synergai.models.samples import Samples
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.wire.request_codec import Buffer, RequestHeader, RequestTemplate
+    from synergai.wire.request_codec import Buffer, RequestHeader
     from worker_agent.backends import Array
 
-    Description: TypeAlias = tuple[str, str, tuple[int, ...]]
     Described: TypeAlias = Iterable[tuple[str, str, Array]]
 
 
@@ -79,22 +74,24 @@ class QueryCodec:
         self._processing = processing
         self._samples = samples
         self._exit = EarlyExit(engine.exit, engine) if engine.exit else None
-        self._decoder = RequestDecoder()
 
     def decode(self, query: RunQuery) -> DecodedQuery:
         """Validate the request and convert it to model inputs."""
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
-        header = self._decoder.decode(data)
+        try:
+            header = parse_header(data)
+        except DecodeError as error:
+            raise InvalidInput("the message is not a valid inference.ModelInferRequest") from error
         message = header.message
         if not message.inputs and SAMPLE in message.parameters:
             return self._sample(query, message)
-        check_header(header, self._engine)
-        outputs = self._outputs(header.message)
+        check_request(message, self._engine, header.raw)
+        outputs = self._outputs(message)
         inputs = read_inputs(header)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
-        return DecodedQuery(query, header.message, inputs, outputs, time.perf_counter() - begin)
+        return DecodedQuery(query, message, inputs, outputs, time.perf_counter() - begin)
 
     def _sample(self, query: RunQuery, message: ModelInferRequest) -> DecodedQuery:
         samples = self._samples.inputs
@@ -186,11 +183,9 @@ def read_inputs(header: RequestHeader) -> dict[str, Array]:
     try:
         if not header.raw:
             return {tensor.name: _from_typed(tensor) for tensor in header.message.inputs}
-        template = header.template
-        described = _inputs(header.message) if template is None else _template_inputs(template)
         return {
-            name: _from_raw(datatype, shape, raw)
-            for (name, datatype, shape), raw in zip(described, header.raw, strict=True)
+            tensor.name: _from_raw(tensor.datatype, tuple(tensor.shape), raw)
+            for tensor, raw in zip(header.message.inputs, header.raw, strict=True)
         }
     except (ValueError, KeyError, struct.error) as error:
         raise InvalidInput("an input's data do not fit its datatype and shape") from error
@@ -243,15 +238,6 @@ def _header(
     ]
     response = ModelInferResponse(model_name=model, model_version=version, outputs=outputs)
     return response.SerializeToString()
-
-
-def _inputs(message: ModelInferRequest) -> list[Description]:
-    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in message.inputs]
-
-
-@lru_cache(maxsize=MAX_TEMPLATES)
-def _template_inputs(template: RequestTemplate) -> list[Description]:
-    return _inputs(template.message)
 
 
 def _from_raw(datatype: str, shape: tuple[int, ...], raw: Buffer) -> Array:

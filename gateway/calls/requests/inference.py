@@ -36,7 +36,7 @@ from synergai.errors import (
 )
 from synergai.names import split_variant, split_version, versioned_variant
 from synergai.oip.inference_pb2 import ModelInferResponse
-from synergai.wire.validation import check_header
+from synergai.wire.validation import check_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -302,9 +302,8 @@ class Inference:
             caller.check_priority(options.priority)
         size = len(call.raw.data)
         admitted.usage = self._admission.start_request(admitted.tenant, size, charged=charged)
-        template = header.template
-        if not is_pulled and (template is None or template.validated_for is not engine):
-            check_header(header, engine)
+        if not is_pulled:
+            check_request(header.message, engine, header.raw)
         if options.min_accuracy:
             self._versions.check_floor(engine.name, options.min_accuracy, admitted.variant)
         if budget_s is not None and budget_s <= 0:
