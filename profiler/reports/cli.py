@@ -65,9 +65,6 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
         str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
     ] = "0-29"
     bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
-    recordings: Annotated[
-        tuple[Path, ...], "Event logs of gateways, to report on these instead of simulations."
-    ] = ()
     output: Annotated[Path, "The page to write, one HTML file that needs nothing else."] = Path(
         "evaluation.html"
     )
@@ -112,31 +109,19 @@ def characterisation(settings: CharacterisationSettings) -> None:
 
 
 def evaluation(settings: EvaluationSettings) -> None:
-    """Report how scheduling policies perform, simulated or in a gateway's event logs.
+    """Report how scheduling policies perform, simulated on the thesis's four experiments.
 
-    Has the figures of the thesis's chapter 7, with distributions and break-downs. Simulated by
-    default, on all four experiments.
+    Has the figures of its chapter 7, with distributions and break-downs.
     """
     _require_drawing()
     if settings.bounds:
         require("highspy")
     from profiler.reports.evaluation.report import evaluate
 
-    made = _colophon("evaluation")
-    study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
-    _write(evaluate(study, origin), settings.output)
+    _write(evaluate(*_simulated(settings)), settings.output)
 
 
-def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:
-    from profiler.reports.evaluation.report import StudyOrigin
-    from profiler.reports.evaluation.study import Study, outcomes_of_logs
-
-    facts = {"Event logs": ", ".join(map(str, settings.recordings))}
-    study = Study(outcomes_of_logs(settings.recordings))
-    return study, StudyOrigin(facts=facts, profile=None, is_reconstructed=False, made=made)
-
-
-def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:
+def _simulated(settings: EvaluationSettings) -> tuple[Study, StudyOrigin]:
     from rich.console import Console
     from rich.progress import track
 
@@ -170,7 +155,7 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
         facts=facts,
         profile=profile,
         is_reconstructed=is_reconstructed,
-        made=made,
+        made=_colophon("evaluation"),
     )
     return study, origin
 

@@ -36,7 +36,7 @@ from synergai.domain import Session
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from profiler.simulator.virtual_worker import BusySpan, Loaded, VirtualSessionChange
     from profiler.simulator.workload import Workload
@@ -304,25 +304,15 @@ class SimulationResult:
 
 
 def summarize(run: SimulationRun) -> SimulationResult:
+    """Compute the figures of a run; it has at least one job and one decision."""
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)
-    return summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
-
-
-def summarize_jobs(
-    experiment: str,
-    policy: str,
-    seed: int,
-    jobs: Sequence[JobOutcome],
-    decisions_s: Sequence[float],
-) -> SimulationResult:
-    """Compute the figures of a run from its jobs and decisions; there is at least one of each."""
     times = [job.end_to_end_s for job in jobs if job.end_to_end_s is not None]
     waits = [job.wait_s for job in jobs if job.wait_s is not None]
     return SimulationResult(
-        experiment=experiment,
-        policy=policy,
-        seed=seed,
+        experiment=workload.experiment,
+        policy=run.policy,
+        seed=workload.seed,
         jobs=len(jobs),
         violations=sum(job.violated for job in jobs),
         mean_wait_s=statistics.fmean(waits) if waits else 0.0,
@@ -330,8 +320,8 @@ def summarize_jobs(
         excess_p99_s=float(np.percentile([job.excess_s for job in jobs], 99)),
         e2e_mean_s=statistics.fmean(times) if times else 0.0,
         e2e_p99_s=float(np.percentile(times, 99)) if times else 0.0,
-        decisions=len(decisions_s),
-        decision_p99_us=float(np.percentile(decisions_s, 99)) * 1e6,
+        decisions=len(run.decisions_s),
+        decision_p99_us=float(np.percentile(run.decisions_s, 99)) * 1e6,
     )
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import structs
 
 from profiler.simulator.audit import audit
-from profiler.simulator.recording import read_log
+from profiler.simulator.recording import recorded_steps
 from profiler.simulator.simulation import SimulationResult, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import one_of, parse_seeds
 from profiler.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
+from synergai.core.scheduling.events import JobArrived, JobCancelled
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from profiler.simulator.simulation import SimulationRun
     from profiler.simulator.simulator_settings import SimulatorSettings
     from profiler.simulator.workload import Workload
-    from synergai.domain import Job
+    from synergai.domain import Job, JobId
 
 
 Value = TypeVar("Value")
@@ -115,11 +116,21 @@ def run_count(settings: SimulatorSettings) -> int:
 
 @lru_cache(maxsize=1)
 def read_arrivals(path: Path) -> tuple[Job, ...]:
-    """Return the jobs of a gateway's event log, in order of arrival; the first arrives at 0."""
+    """Return the jobs of a gateway's event log, in order of arrival; the first arrives at 0.
+
+    Those that were cancelled are left out.
+    """
+    jobs: dict[JobId, Job] = {}
     try:
-        found = sorted(read_log(path).jobs, key=lambda job: job.arrival)
+        for event, _, _ in recorded_steps(path):
+            match event:
+                case JobArrived(job):
+                    jobs[job.id] = job
+                case JobCancelled(job_id):
+                    jobs.pop(job_id, None)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    found = sorted(jobs.values(), key=lambda job: job.arrival)
     if not found:
         raise InvalidInput(f"{path} has no jobs")
     origin = found[0].arrival

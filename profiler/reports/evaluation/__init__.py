@@ -1,1 +1,1 @@
-"""Evaluation of scheduling policies from simulated or recorded runs (thesis, chapter 7)."""
+"""Evaluation of scheduling policies from simulated runs (thesis, chapter 7)."""

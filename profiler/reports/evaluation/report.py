@@ -42,20 +42,20 @@ class StudyOrigin:
 
     Attributes:
         facts: values of their settings by name.
-        profile: what simulated runs are based on; None for recorded ones.
+        profile: what the runs are based on.
         is_reconstructed: whether that profile was reconstructed from the thesis, whose printed
             numbers are then comparable.
         made: when and by what the report was made.
     """
 
     facts: Mapping[str, str]
-    profile: Profile | None
+    profile: Profile
     is_reconstructed: bool
     made: str
 
 
 def evaluate(study: Study, origin: StudyOrigin) -> Report:
-    demand = None if origin.profile is None else measure_demand(origin.profile)
+    demand = measure_demand(origin.profile)
     reference = REFERENCE if REFERENCE in study.policies else study.policies[0]
     shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
     findings = {
@@ -65,13 +65,10 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
     }
     if bounds := _bounds(study):
         findings["How far from the optimum?"] = bounds_card(bounds)
-    sections = []
-    if demand is not None:
-        sections.append(_demand(demand, with_printed=origin.is_reconstructed))
+    sections = [_demand(demand, with_printed=origin.is_reconstructed)]
     for experiment in study.experiments:
-        title = _title(experiment, is_simulated=demand is not None)
         figure = figures.draw_experiment(study, experiment, with_printed=origin.is_reconstructed)
-        sections.append(Section(f"experiment-of-{experiment}", title, [figure]))
+        sections.append(Section(f"experiment-of-{experiment}", _title(experiment), [figure]))
     sections += [
         _summary(study, bounds),
         *_factors(study, reference),
@@ -91,9 +88,6 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
             f"{counted(len(study.policies), 'policy')} in "
             f"{counted(len(study.experiments), 'experiment')} with {jobs:g} jobs in all, over "
             f"{counted(study.seeds, 'seed')}, after chapter 7 of the thesis."
-            if demand is not None
-            else f"{counted(len(study.experiments), 'recorded run')} of a gateway "
-            f"with {jobs:g} jobs."
         ),
         facts={
             **origin.facts,
@@ -108,9 +102,7 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
     )
 
 
-def _title(experiment: str, *, is_simulated: bool) -> str:
-    if not is_simulated:
-        return f"Recording {experiment}"
+def _title(experiment: str) -> str:
     demand = {"DL": "low demand", "DH": "high demand"}.get(experiment[:2], "")
     frequency = {"FL": "low frequency", "FH": "high frequency"}.get(experiment[-2:], "")
     return f"{experiment}: {demand}, {frequency}" if demand and frequency else experiment

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from profiler.reports.statistics import Distribution, margin, mean
-from profiler.simulator.recording import read_log
-from profiler.simulator.simulation import Spread, job_outcomes, summarize, summarize_jobs
-from synergai.domain import WorkerClass
+from profiler.simulator.simulation import Spread, job_outcomes, summarize
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
 
-    from profiler.simulator.recording import GatewayLog
     from profiler.simulator.simulation import JobOutcome, SimulationResult, SimulationRun
     from profiler.simulator.virtual_worker import BusySpan
-    from synergai.domain import EngineName, WorkerId
-
-
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
-"""Characters that are not part of the names of experiments, which are used in file names."""
+    from synergai.domain import EngineName, WorkerClass, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,43 +63,10 @@ def outcome_of_run(run: SimulationRun, violations_at_least: int | None = None) -
     )
 
 
-def outcomes_of_logs(paths: Sequence[Path]) -> list[PolicyOutcome]:
-    """Read event logs and return their outcomes.
-
-    Logs whose files have the same name are of one experiment: side by side if their policies
-    differ, otherwise as repetitions.
-    """
-    outcomes: list[PolicyOutcome] = []
-    for path in paths:
-        log, name = read_log(path), _NO_NAME.sub("-", path.stem)
-        known = [(each.result.experiment, each.result.policy) for each in outcomes]
-        outcomes.append(outcome_of_log(log, name, known.count((name, log.policy))))
-    return outcomes
-
-
-def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> PolicyOutcome:
-    """Return the outcome of a gateway's recorded run.
-
-    Jobs that neither ended nor missed their deadlines before the log ended are left out.
-    """
-    known = log.finished.keys() | log.failed
-    ended = [job for job in log.jobs if job.id in known or job.deadline < log.ended]
-    if not ended:
-        raise InvalidInput(f"no job or request of the event log {name} ended")
-    jobs = job_outcomes(ended, log.spans, log.finished)
-    return PolicyOutcome(
-        result=summarize_jobs(name, log.policy, repetition, jobs, log.decisions_s),
-        jobs=jobs,
-        work=_work(log.spans, log.classes),
-        decisions_s=log.decisions_s,
-    )
-
-
 def _work(spans: Iterable[BusySpan], classes: Mapping[WorkerId, WorkerClass]) -> tuple[Work, ...]:
     groups: dict[tuple[WorkerClass, EngineName], list[BusySpan]] = {}
     for span in spans:
-        worker_class = classes.get(span.worker_id, WorkerClass(span.worker_id))
-        groups.setdefault((worker_class, span.engine), []).append(span)
+        groups.setdefault((classes[span.worker_id], span.engine), []).append(span)
     return tuple(
         Work(
             worker_class=name,

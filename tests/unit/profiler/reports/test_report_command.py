@@ -64,7 +64,7 @@ def test_printed_numbers_are_compared_with_the_reconstructed_profile(tmp_path: P
         (("characterisation", "--dictionary", "no.csv"), NotFound, "no dictionary file no.csv"),
         (("characterisation", "--dictionary", "a.txt"), InvalidInput, "must end in"),
         (("evaluation", "--policies", "best"), InvalidSettings, "no policy 'best'"),
-        (("evaluation", "--recordings", "no.jsonl"), FileNotFoundError, "no.jsonl"),
+        (("run", "no.jsonl"), FileNotFoundError, "no.jsonl"),
     ],
 )
 def test_bad_input_is_named(
@@ -76,7 +76,7 @@ def test_bad_input_is_named(
 
 def test_file_that_is_no_event_log_is_refused(dictionary: Path) -> None:
     with pytest.raises(InvalidInput, match="not an event log"):
-        run("evaluation", "--recordings", dictionary)
+        run("run", dictionary)
 
 
 def test_empty_dictionary_is_refused(tmp_path: Path) -> None:

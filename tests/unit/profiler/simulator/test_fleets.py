@@ -9,9 +9,9 @@ from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, Simulat
 from profiler.simulator.sweep import make_workload, read_arrivals, run, run_count, sweep
 from profiler.simulator.workload import EXPERIMENTS, Profile, draw
 from synergai.core.scheduling.event_log import EventLog
-from synergai.core.scheduling.events import JobArrived
+from synergai.core.scheduling.events import JobArrived, JobCancelled
 from synergai.core.scheduling.settings import SchedulingSettings
-from synergai.domain import EngineName, WorkerClass
+from synergai.domain import EngineName, JobId, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import ConfigurationDictionary
 from tests.cores import new_job
@@ -118,6 +118,19 @@ def test_jobs_of_an_event_log_are_simulated_as_they_are(profile: Profile, tmp_pa
     ]
     with pytest.raises(InvalidInput, match="has only 2 jobs, not 4"):
         make_workload(settings(arrivals=path, jobs=4), profile, "DH-FH", 0)
+
+
+def test_cancelled_jobs_of_an_event_log_are_left_out(profile: Profile, tmp_path: Path) -> None:
+    path, engine = tmp_path / "gateway.jsonl", profile.engines[0]
+    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), 1) as log:
+        log.record(new_job("later", engine, 10, 9.0), 9.0, [])
+        log.record(new_job("cancelled", engine, 10, 1.0), 9.0, [])
+        log.record(new_job("first", engine, 10, 5.0), 9.0, [])
+        log.record(JobCancelled(JobId("cancelled")), 10.0, [])
+    assert [(job.id, job.arrival) for job in read_arrivals(path)] == [
+        ("first", 0.0),
+        ("later", 4.0),
+    ]
 
 
 def test_given_jobs_are_simulated_in_one_experiment(tmp_path: Path) -> None:

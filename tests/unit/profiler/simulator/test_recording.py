@@ -5,15 +5,27 @@ from pathlib import Path
 import pytest
 
 from benchmarks.live_experiment.emulation import number_configurations
-from benchmarks.live_experiment.recording import read_recording
+from benchmarks.live_experiment.recording import LogReader, read_recording
 from profiler.dictionary.files import load_dictionary
+from profiler.simulator.recording import ReplayStep
 from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.virtual_worker import BusySpan
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 from synergai.core.scheduling.core import SchedulerCore
 from synergai.core.scheduling.event_log import EventLog
-from synergai.core.scheduling.events import Command, Event
+from synergai.core.scheduling.events import (
+    AssignmentEnded,
+    Command,
+    Dispatch,
+    Eject,
+    Event,
+    Finish,
+    ProgressChecked,
+    Revoke,
+)
+from synergai.domain import JobId, Outcome, WorkerId
+from tests.cores import new_assignment
 
 Simulated = tuple["Workload", "SimulationRun", "Path"]
 
@@ -88,3 +100,26 @@ def test_mismatching_commands_are_counted(simulated: Simulated) -> None:
     path.write_text("".join(lines))
     jobs = {str(job.id): job for job in workload.jobs}
     assert read_recording(path, workload, run.policy, 1.0, jobs).mismatches == 1
+
+
+def a_step(event: Event, at: float, commands: list[Command]) -> ReplayStep:
+    return ReplayStep(at=at, event=event, recorded=commands, replayed=commands, decision_s=0.0)
+
+
+def test_worker_that_was_ejected_works_again_afterwards() -> None:
+    worker_id, job_id = WorkerId("w1"), JobId("stuck")
+    stuck, again = (
+        new_assignment(number, "net", worker_id, 20, job_id=job_id) for number in (1, 2)
+    )
+    log = LogReader()
+    log.read(a_step(ProgressChecked(), 100.0, [Dispatch(stuck)]))
+    log.read(
+        a_step(ProgressChecked(), 130.0, [Revoke(stuck.id, worker_id), Eject(worker_id, 10.0)])
+    )
+    log.read(a_step(ProgressChecked(), 141.0, [Dispatch(again)]))
+    ended = AssignmentEnded(again.id, 20, Outcome.COMPLETED)
+    log.read(a_step(ended, 145.0, [Finish(job_id)]))
+    assert [(each.started, each.ended, each.done) for each in log.spans] == [
+        (100.0, 130.0, 0),
+        (141.0, 145.0, 20),
+    ]
