@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from synergai.errors import SynergaiError
 from synergai.wire.grpcio_server import GrpcioServer
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.wire.native.server import NativeServer
 
-if TYPE_CHECKING:
-    from synergai.errors import SynergaiError
-
-    AnyServer: TypeAlias = NativeServer | GrpcioServer
+AnyServer: TypeAlias = NativeServer | GrpcioServer
 
 SERVERS = ("native", "grpcio")
 

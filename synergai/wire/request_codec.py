@@ -23,7 +23,7 @@ from synergai.oip.inference_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | memoryview
 
 SMALL_MESSAGE_BYTES: Final = 4096
 """Up to this size, letting protobuf copy is faster than iterating over fields in Python."""

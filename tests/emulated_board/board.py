@@ -6,12 +6,10 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tests.emulated_board.kinds import BoardKind, BoardMode
 from worker_agent.power.files import MachineFiles, format_cpus
-
-if TYPE_CHECKING:
-    from tests.emulated_board.kinds import BoardKind, BoardMode
 
 _CPU: Final = "/sys/devices/system/cpu"
 _GPU: Final = "/sys/devices/17000000.gv11b"

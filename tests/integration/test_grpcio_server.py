@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,13 +14,11 @@ from synergai.errors import SynergaiError, Unavailable
 from synergai.wire import rpc
 from synergai.wire.grpcio_server import GrpcioServer
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
+from synergai.wire.server_call import ServerCall
 from tests import http2
 from tests.calls import raw_stream
 from tests.integration.gateway.conftest import config_in
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from synergai.wire.server_call import ServerCall
 
 MOST_CONNECTIONS = 4
 

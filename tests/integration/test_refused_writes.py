@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from synergai.errors import PermissionDenied
 from synergai.wire import rpc
+from synergai.wire.server_call import ServerCall
 from synergai.wire.writes import keep_status
 from tests.grpc_servers import new_server
 from tests.integration.conftest import both_servers
-
-if TYPE_CHECKING:
-    from synergai.wire.server_call import ServerCall
 
 CALLS = 60
 AT_ONCE = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 from weakref import WeakSet
 
 import grpc
@@ -14,14 +14,12 @@ import pytest
 from synergai.errors import EngineNotFound, Overloaded, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire import rpc
+from synergai.wire.request_codec import Buffer
+from synergai.wire.server_call import ServerCall
 from tests.calls import raw_responses, raw_stream, raw_unary
 from tests.grpc_servers import new_server
 from tests.integration.conftest import both_servers
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
-    from synergai.wire.server_call import ServerCall
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, Unpack
+from typing import Final, Protocol, Self, TypeAlias, Unpack
 
 import grpc
 import pytest
@@ -32,32 +32,32 @@ from synergai.v1 import (
 from synergai.wire import rpc
 from synergai.wire.credentials import ClientTls, open_channel
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES, HUB_VERSION
+from synergai.wire.request_codec import Buffer
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
 from tests.calls import raw_stream
 from tests.cores import new_entry
 from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
+ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
+InferStream: TypeAlias = grpc.aio.StreamStreamCall[
+    oip.ModelInferRequest, oip.ModelStreamInferResponse
+]
+NewAgent: TypeAlias = Callable[[str], "FakeAgent"]
 
-    ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
-    InferStream: TypeAlias = grpc.aio.StreamStreamCall[
-        oip.ModelInferRequest, oip.ModelStreamInferResponse
-    ]
-    NewAgent: TypeAlias = Callable[[str], "FakeAgent"]
 
-    class Connect(Protocol):
-        """Connects a caller and an agent to a gateway of the test."""
+class Connect(Protocol):
+    """Connects a caller and an agent to a gateway of the test."""
 
-        def __call__(
-            self, gateway: Gateway, tls: ClientTls = ...
-        ) -> Awaitable[tuple[Caller, FakeAgent]]: ...
+    def __call__(
+        self, gateway: Gateway, tls: ClientTls = ...
+    ) -> Awaitable[tuple[Caller, FakeAgent]]: ...
 
-    class PendingCall(Awaitable[object], Protocol):
-        """A call or task that a test waits for."""
 
-        def cancel(self) -> bool: ...
+class PendingCall(Awaitable[object], Protocol):
+    """A call or task that a test waits for."""
+
+    def cancel(self) -> bool: ...
 
 
 ECHO = "echo"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from profiler.dictionary.files import add_to_dictionary
 from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
-from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent
+from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent, NewAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.message_fields import RequestFactory
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import NewAgent
 
 ECHO = EngineName("echo")
 HONEST, ROGUE = "a" * 64, "b" * 64

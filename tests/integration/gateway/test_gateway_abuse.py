@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -18,14 +18,8 @@ from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from tests import http2
 from tests.calls import raw_unary
 from tests.gate.conversation import Conversation
-from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.gateway.conftest import InferStream
-
 
 METHODS = [
     *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),

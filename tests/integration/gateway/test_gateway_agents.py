@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,10 +16,8 @@ from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.limits import HUB_VERSION, WORKER_LOST_AFTER
 from tests import http2
+from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
 
 
 async def submit(caller: Caller, queries: int = 10) -> str:

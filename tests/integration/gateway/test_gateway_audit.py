@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
@@ -20,11 +20,14 @@ from synergai.oip import model_config_pb2, repository_pb2
 from synergai.v1 import fleet_pb2, jobs_pb2, jobs_pb2_grpc
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
+from tests.integration.gateway.conftest import (
+    Caller,
+    FakeAgent,
+    PendingCall,
+    config_in,
+    infer_request,
+)
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import PendingCall
 
 TABLE = """
 [[clients]]

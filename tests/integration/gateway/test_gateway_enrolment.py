@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -19,13 +18,10 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.runtime.files import StateDamaged
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
-from tests.integration.gateway.conftest import Caller, FakeAgent, described
+from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
 from tests.message_fields import RequestFactory
 from worker_agent.hub_client.identity import SECRET_FILE
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import NewAgent
 
 SECRET = "s" * 32
 ROWS = (AllowedWorkers(id="w*", worker_class="test"),)

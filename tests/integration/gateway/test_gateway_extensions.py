@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -20,10 +19,8 @@ from synergai.wire import rpc
 from synergai.wire.writes import keep_status
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers
+from tests.integration.gateway.conftest import Caller, Connect, InferStream
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, InferStream
 
 pytestmark = both_servers
 

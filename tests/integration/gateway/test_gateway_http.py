@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -20,10 +20,7 @@ from gateway.calls.http.connections import LimitedConnection
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import config_in
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, config_in
 
 INFER = "/v2/models/echo/infer"
 UNLOAD = "/inference.GRPCInferenceService/RepositoryModelUnload"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import grpc
 import msgspec
@@ -18,10 +17,8 @@ from synergai.oip import repository_pb2
 from synergai.v1 import fleet_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
 from tests.integration.conftest import both_servers
+from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
 
 pytestmark = both_servers
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.v1 import common_pb2, hub_pb2
-from tests.integration.gateway.conftest import config_in
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, NewAgent
+from tests.integration.gateway.conftest import Caller, NewAgent, config_in
 
 FOLDER = Path(__file__).parent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,10 +15,8 @@ from gateway.server import Gateway
 from profiler.simulator.recording import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 
 def spec(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,10 +14,8 @@ from synergai.domain import EngineName
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, hub_pb2
 from tests.calls import raw_unary
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
 
 SERVICE = "/inference.GRPCInferenceService"
 

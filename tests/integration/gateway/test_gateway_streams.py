@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,12 +15,9 @@ from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import config_in
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, config_in
 from tests.message_fields import RequestFactory, cancel_request
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 
 @both_servers

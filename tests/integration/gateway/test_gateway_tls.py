@@ -9,7 +9,6 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
@@ -34,13 +33,10 @@ from synergai.wire.credentials import (
 from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import FakeAgent
+from tests.integration.gateway.conftest import Connect, FakeAgent
 from tests.message_fields import RequestFactory
 from tests.tiny_tflite import save_sum
 from worker_agent.hub_client.remote import open_work_socket
-
-if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Connect
 
 FILES = Path(__file__).parents[1] / "tls"
 CA = FILES / "ca.pem"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -12,12 +11,10 @@ import pytest
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.v1 import fleet_pb2, hub_pb2
+from synergai.wire.request_codec import Buffer
 from synergai.wire.work_socket import WorkSocket
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 from tests.message_fields import RequestFactory
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
-    from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 
 async def open_work_socket(

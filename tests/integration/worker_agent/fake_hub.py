@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 import grpc
 
@@ -13,10 +13,8 @@ from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire import rpc
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.wire.native.server import NativeServer
+from synergai.wire.request_codec import Buffer
 from synergai.wire.work_socket import WorkSocket
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
 
 ONE = common_pb2.Configuration(threads=1)
 Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended

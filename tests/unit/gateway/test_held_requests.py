@@ -1,7 +1,7 @@
 """Parameters of requests, and requests for engines that are still being inspected."""
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -25,13 +25,10 @@ from synergai.names import versioned
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest
 from synergai.runtime.clock import Clock
 from synergai.wire.parameters import tenant_from_metadata
-from synergai.wire.request_codec import RequestHeader
+from synergai.wire.request_codec import Buffer, RequestHeader
 from synergai.wire.rpc import RawRequest
 from tests.unit.gateway.conftest import raw_request
 from tests.waiting import turns
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
 
 BOX = WorkerId("box")
 ID = RequestId(JobId("r1-1"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -21,11 +21,8 @@ from synergai.v1.hub_pb2 import (
     WorkOrders,
     WorkReports,
 )
-from synergai.wire.request_codec import field_prefix
+from synergai.wire.request_codec import Buffer, field_prefix
 from synergai.wire.work_messages import Orders, Reports, decode_orders, decode_reports
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
 
 LARGE = 5000
 """More than `SMALL_MESSAGE_BYTES`, up to which protobuf parses the whole message."""

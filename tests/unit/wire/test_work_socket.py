@@ -6,17 +6,15 @@ import asyncio
 import random
 import socket
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.wire.request_codec import Buffer
 from synergai.wire.work_socket import MAX_UNAUTHENTICATED, WorkSocket, WorkSocketServer
-
-if TYPE_CHECKING:
-    from synergai.wire.request_codec import Buffer
 
 BUFFER = 64 << 10
 SIZES = st.sampled_from([0, 1, 3, 5000, BUFFER - 5, BUFFER - 4, BUFFER - 3, BUFFER + 1, 700_000])
