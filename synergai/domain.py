@@ -274,8 +274,6 @@ class Engine(Struct, frozen=True, kw_only=True):
         stage_of: of a stage, sha256 of the whole model, hexadecimal; otherwise empty.
         stage_end: of a stage, number of the last position in the whole model, its outputs.
         exit: the early exit of a stage, at its end; None without any.
-        file_variant: the variant of other workers that the single model file is; empty if it is
-            none. Only gateways say so.
     """
 
     name: EngineName
@@ -298,7 +296,6 @@ class Engine(Struct, frozen=True, kw_only=True):
     stage_of: str = ""
     stage_end: int = 0
     exit: Exit | None = None
-    file_variant: str = ""
     too_large: bool = False
     routes: str = ""
 

@@ -87,21 +87,14 @@ class Description(Struct, frozen=True, kw_only=True):
             outputs=engine.outputs,
             preprocess=engine.preprocess,
             postprocess=engine.postprocess,
-            files={each.name: each.digest for each in engine.variants} or {"": engine.digest},
+            files=_files_of(engine),
         )
-
-    def files_of(self, engine: Engine) -> dict[str, str]:
-        """Return the files of an engine; a single one has the name of the variant that it is."""
-        if engine.variants:
-            return {each.name: each.digest for each in engine.variants}
-        names = (name for name, digest in self.files.items() if digest and digest == engine.digest)
-        return {next(names, ""): engine.digest}
 
     def other_files(self, engine: Engine) -> dict[str, str]:
         """Return the files of an engine that are not those of the same name here."""
         return {
             name: digest
-            for name, digest in self.files_of(engine).items()
+            for name, digest in _files_of(engine).items()
             if digest and self.files.get(name, digest) not in ("", digest)
         }
 
@@ -109,9 +102,9 @@ class Description(Struct, frozen=True, kw_only=True):
         """Return how an engine differs; empty if clients may use it, or one of its variants."""
         if interface := self._other_interface(engine):
             return interface
-        theirs = self.files_of(engine)
+        theirs = _files_of(engine)
         if ("" in theirs) != ("" in self.files):
-            return self._other_kind(engine)
+            return "it has variants" if engine.variants else "it has no variants"
         others = self.other_files(engine)
         if len(others) < len(theirs):
             return ""
@@ -122,19 +115,10 @@ class Description(Struct, frozen=True, kw_only=True):
         """Return how the file of a variant differs, for people."""
         return f"a file of {_shown(digest)} instead of {self.files[name][:DIGEST_SHOWN]}…"
 
-    def joined(self, engine: Engine) -> Description:
-        """Return this description, of a single file, as one variant of an engine if it is one."""
-        single = self.files.get("", "")
-        names = (each.name for each in engine.variants if single and each.digest == single)
-        name = next(names, "")
-        if not name or self._other_interface(engine):
-            return self
-        return replace(self, files={name: single})
-
     def completed(self, engine: Engine) -> Description:
         """Return this description with the files of an engine that it lacks."""
         known = {name: digest for name, digest in self.files.items() if digest}
-        return replace(self, files=self.files | self.files_of(engine) | known)
+        return replace(self, files=self.files | _files_of(engine) | known)
 
     def _other_interface(self, engine: Engine) -> str:
         for name in ("preprocess", "postprocess"):
@@ -147,15 +131,9 @@ class Description(Struct, frozen=True, kw_only=True):
                 return f"other {name}"
         return ""
 
-    def _other_kind(self, engine: Engine) -> str:
-        """Return how an engine differs if only one of both has variants."""
-        if not engine.variants:
-            if not engine.digest:
-                return "it has no variants"
-            return f"its file of {_shown(engine.digest)} is none of the variants in service"
-        if not self.files[""]:
-            return "it has variants"
-        return f"none of its variants is the file of {_shown(self.files[''])} in service"
+
+def _files_of(engine: Engine) -> dict[str, str]:
+    return {each.name: each.digest for each in engine.variants} or {"": engine.digest}
 
 
 def _shown(digest: str) -> str:
@@ -274,10 +252,8 @@ class EngineOffers:
         description = self.description
         if description is not None and self.committed:
             changed = [engine for each, engine in candidates.items() if each in self._holders]
-            for engine in candidates.values():
-                description = description.joined(engine)
             alike = {
-                worker_id: description.files_of(engine).keys() - description.other_files(engine)
+                worker_id: _files_of(engine).keys() - description.other_files(engine)
                 for worker_id, engine in candidates.items()
                 if not description.difference(engine)
             }
@@ -303,19 +279,14 @@ class EngineOffers:
         if self.description is None:
             return
         for engine in candidates:
-            self.description = self.description.joined(engine)
-        for engine in candidates:
             if not self.description.difference(engine):
                 self.description = self.description.completed(engine)
 
     def _served(self, worker_id: WorkerId, engine: Engine) -> Engine:
         """Return an engine that is in service as its worker may serve it."""
         description = self.description
-        if description is None:
+        if description is None or not engine.variants:
             return engine
-        [file_variant, *_] = description.files_of(engine)
-        if not engine.variants:
-            return replace(engine, file_variant=file_variant)
         others = description.other_files(engine)
         unused = list(engine.unused_variants)
         for name, digest in others.items():
@@ -341,8 +312,7 @@ class EngineOffers:
 
 def _merged(engines: Iterable[Engine]) -> Engine | None:
     """Return the first engine, with the variants of all; None if there is none."""
-    # One of a single file, which is one of the variants, does not have the others.
-    served = sorted(engines, key=lambda each: not each.variants)
+    served = list(engines)
     if not served or not served[0].variants:
         return served[0] if served else None
     variants: dict[str, Variant] = {}

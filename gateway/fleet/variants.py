@@ -53,19 +53,18 @@ class FleetVariants:
         if self._still_reaches(engine, floor, variant):
             return
         best, best_variant, found = 0.0, "", False
-        seen: set[tuple[WorkerClass, tuple[Configuration, ...], tuple[Variant, ...], str]] = set()
+        seen: set[tuple[WorkerClass, tuple[Configuration, ...], tuple[Variant, ...]]] = set()
         for worker in self._workers():
             described = worker.engines.get(engine)
             if described is None or described.fault:
                 continue
             if not worker.unusable:  # any client may ask: look once at workers that are alike
-                of_engine = described.variants, described.file_variant
-                kind = worker.worker_class, worker.configurations, *of_engine
+                kind = worker.worker_class, worker.configurations, described.variants
                 if kind in seen:
                     continue
                 seen.add(kind)
             for configuration in worker.usable(engine):
-                if variant not in ("", configuration.variant or described.file_variant):
+                if variant not in ("", configuration.variant):
                     continue
                 found = True
                 accuracy = self.accuracy(engine, worker, configuration)

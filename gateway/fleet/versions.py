@@ -380,7 +380,7 @@ class Versions:
 
 def check_variant(engine: Engine, variant: str) -> None:
     """Check that a connected worker has a variant of an engine."""
-    if not engine.has_variant(variant) and engine.file_variant != variant:
+    if not engine.has_variant(variant):
         name, version = split_version(engine.name)
         variants = [versioned_variant(version, each.name) for each in engine.variants]
         raise VersionNotFound(name, versioned_variant(version, variant), [version, *variants])

@@ -275,15 +275,6 @@ class ConnectedWorker:
         }
 
     @property
-    def file_variants(self) -> dict[EngineName, str]:
-        """The variant that the single file is, of the engines without a fault where it is one."""
-        return {
-            name: engine.file_variant
-            for name, engine in self.engines.items()
-            if engine.file_variant and not engine.fault
-        }
-
-    @property
     def query_s(self) -> dict[EngineName, float]:
         """Seconds of the fastest query with one thread, by engine, as far as they are known."""
         return {name: engine.query_s for name, engine in self.engines.items() if engine.query_s}
@@ -310,7 +301,6 @@ class ConnectedWorker:
             power_mode=self.power.mode,
             unusable=frozenset(self.unusable),
             variants=self.variants,
-            file_variants=self.file_variants,
             query_s=self.query_s,
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
@@ -320,6 +310,4 @@ class ConnectedWorker:
         )
 
     def engines_changed(self) -> EnginesChanged:
-        return EnginesChanged(
-            self.id, self.open_engines, self.variants, self.file_variants, self.query_s
-        )
+        return EnginesChanged(self.id, self.open_engines, self.variants, self.query_s)

@@ -150,7 +150,6 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         ],
         "exit": None if engine.exit is None else common_pb2.Exit(**structs.asdict(engine.exit)),
     }
-    del fields["file_variant"]
     for name in ("fault", "unverified"):
         fields[name] = fields[name][:_MAX_TEXT]
     return common_pb2.Engine(**fields)

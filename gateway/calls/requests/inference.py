@@ -34,8 +34,7 @@ from synergai.errors import (
     Unavailable,
     VersionNotFound,
 )
-from synergai.names import split_variant, split_version, versioned_variant
-from synergai.oip.inference_pb2 import ModelInferResponse
+from synergai.names import split_variant
 from synergai.wire.validation import check_request
 
 if TYPE_CHECKING:
@@ -164,10 +163,6 @@ class Request(JobHandler):
         # Workers report their compute time themselves; bound it by the elapsed time.
         compute_s = min(progress.compute_s, worker_s)
         configuration = assignment.configuration
-        if self.job.variant and not configuration.variant:  # by a single file
-            named = versioned_variant(split_version(self.job.engine)[1], self.job.variant)
-            message = ModelInferResponse(model_version=named)
-            response = b"".join((response, message.SerializeToString()))
         if self._timings:
             timings = serialised_timings(
                 queue_s=queue_s,
@@ -182,7 +177,7 @@ class Request(JobHandler):
         else:
             self.on_response(response)
         self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
-        if variant := configuration.variant or self.job.variant:
+        if variant := configuration.variant:
             statistics = self.metrics.variant(variant).statistics
             statistics.record_success(queue_s, worker_s - compute_s, compute_s)
         if self.trace is not None:

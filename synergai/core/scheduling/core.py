@@ -80,7 +80,7 @@ class SchedulerCore:
         jobs = self._jobs = ActiveJobs(state, leases, probes, residency, history)
         self._exploration = Exploration(state, leases)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
-        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, residency)
+        workers = self._workers = WorkerChanges(state, jobs, probes, residency)
         self._outliers = Outliers(state, workers, jobs)
         self._failures = Failures(state, workers, jobs)
         interleaver = self._interleaver = Interleaver(state, probes)

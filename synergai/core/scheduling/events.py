@@ -43,7 +43,6 @@ class Worker(Struct, frozen=True, kw_only=True):
             continue the previous one pays for setup.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine; engines without any are left out.
-        file_variants: the variant of other workers that its single file of an engine is.
         query_s: seconds of a query of an engine with one thread, as far as they are known.
         memory_bytes: memory for its sessions; 0 if it is not known.
         session_bytes: memory of a session by engine, as far as it is known.
@@ -63,7 +62,6 @@ class Worker(Struct, frozen=True, kw_only=True):
     keeps_sessions: bool = True
     unusable: frozenset[Session] = frozenset()
     variants: dict[EngineName, tuple[Variant, ...]] = {}
-    file_variants: dict[EngineName, str] = {}
     query_s: dict[EngineName, float] = {}
     memory_bytes: int = 0
     session_bytes: dict[EngineName, int] = {}
@@ -136,7 +134,6 @@ class EnginesChanged(Event, frozen=True):
     worker_id: WorkerId
     engines: frozenset[EngineName]
     variants: dict[EngineName, tuple[Variant, ...]] = {}
-    file_variants: dict[EngineName, str] = {}
     query_s: dict[EngineName, float] = {}
 
 

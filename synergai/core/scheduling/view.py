@@ -77,7 +77,6 @@ class Fleet:
             set(worker.sessions),
             unusable=set(worker.unusable),
             variants=dict(worker.variants),
-            file_variants=dict(worker.file_variants),
             query_s=dict(worker.query_s),
             power_mode=worker.power_mode or None,
             observed=self._absent.pop(worker.id, Observed()),

@@ -72,31 +72,16 @@ def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None
     assert names(catalogue.find("echo")) == ["full", "int8"]
 
 
-def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) -> None:
-    catalogue = serving(family(engine, full="a"))
-    fault = catalogue.update(W2, replace(engine, digest="x"))[W2].fault
-    assert "its file of SHA-256 x… is none of the variants in service" in fault
-    assert "it has no variants" in catalogue.update(W2, replace(engine, digest=""))[W2].fault
-    catalogue = serving(replace(engine, digest="x"))
-    fault = catalogue.update(W2, family(engine, full="a"))[W2].fault
-    assert "none of its variants is the file of SHA-256 x… in service" in fault
-
-
-def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: Engine) -> None:
-    recorded: dict[EngineName, CommittedDescription] = {}
-    catalogue = Catalogue(on_commit=recorded.__setitem__)
+def test_engine_gets_and_loses_variants_once_all_workers_have_changed(engine: Engine) -> None:
     plain, variants = replace(engine, digest="a"), family(engine, full="a", int8="b")
-    for offer in (plain, variants, plain):
-        for worker_id in (W1, W2):
-            resolved = catalogue.update(worker_id, offer)
-            assert not any(each.fault for each in resolved.values())
-            catalogue.find("echo")
-    assert not catalogue.find("echo").variants
-    assert "is none of" in catalogue.update(W1, replace(engine, digest="x"))[W1].fault
-    later = Catalogue(recorded, committed=recorded)
-    assert "is none of" in later.update(W3, replace(engine, digest="x"))[W3].fault
-    assert not later.update(W3, variants)[W3].fault
-    assert not later.update(W2, plain)[W2].fault
+    catalogue = serving(plain, plain)
+    for offer, difference in ((variants, "it has variants"), (plain, "it has no variants")):
+        before = catalogue.find("echo")
+        assert difference in catalogue.update(W1, offer)[W1].fault
+        assert catalogue.find("echo") == before
+        resolved = catalogue.update(W2, offer)
+        assert not any(each.fault for each in resolved.values())
+        assert catalogue.find("echo") == offer
 
 
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:

@@ -13,10 +13,10 @@ from gateway.fleet.worker import CompletedQueries, ConnectedWorker
 from gateway.monitoring.counts import EngineMetrics
 from profiler.dictionary.files import add_to_dictionary, load_dictionary
 from synergai.core.scheduling.events import ProfilesAdded, ProfilesRemoved
-from synergai.domain import MAX_VARIANTS, Configuration, Engine, EngineName, Variant, WorkerId
+from synergai.domain import MAX_VARIANTS, Configuration, Engine, EngineName, Variant
 from synergai.errors import InvalidInput, VersionNotFound
 from synergai.jobs import JobSpec
-from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
+from synergai.oip.inference_pb2 import InferParameter
 from synergai.profiles.dictionary import MEASURED, OBSERVED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.service import ProfileService
 from tests.cores import new_entry
@@ -227,34 +227,6 @@ async def test_pin_and_floor_reach_the_scheduler(harness: GatewayHarness, family
     request = harness.begin_request(model_version="1.int8", parameters=floor)
     assert (request.job.variant, request.job.min_accuracy) == ("int8", 0.5)
     request.abandon()
-
-
-async def test_request_that_names_a_variant_is_answered_with_a_single_file_that_is_this_variant(
-    harness: GatewayHarness, engine: Engine
-) -> None:
-    worker = worker_with(replace(engine, file_variant="int8"))
-    harness.catalogue.update(WorkerId("w2"), replace(engine, variants=(INT8, FULL)))
-    harness.catalogue.update(worker.id, replace(engine, digest=INT8.digest))
-    harness.dispatcher.add_worker(worker)
-    other = harness.begin_request(model_version="1.full")
-    assert harness.assignments(worker) == []
-    request = harness.begin_request(model_version="1.int8")
-    [assignment] = harness.assignments(worker)
-    assert assignment.configuration == Configuration(1)
-    answer = ModelInferResponse(model_name=ECHO, model_version="1", id="7")
-    harness.complete(worker, assignment, [answer.SerializeToString()], done=1)
-    response = ModelInferResponse.FromString(bytes(await request.result))
-    assert (response.model_version, response.id) == ("1.int8", "7")
-    assert harness.metrics.engines[ECHO].variant("int8").statistics.success.count == 1
-    other.abandon()
-
-
-def test_floor_is_checked_against_the_variant_that_a_single_file_is(engine: Engine) -> None:
-    variants = fleet(replace(engine, file_variant="int8"), measured("", 0.87))
-    variants.check_floor(ECHO, 0.87, "int8")
-    variants.check_floor(ECHO, 0.87, "int8")
-    with pytest.raises(InvalidInput, match=r"it has 0\.87"):
-        variants.check_floor(ECHO, 0.88, "int8")
 
 
 def test_versions_are_listed_each_before_its_variants(family: Engine) -> None:

@@ -118,44 +118,8 @@ class ProfileChanges:
             )
             if known is not None and known.qps != entry.qps:
                 self._reset_paces(entry)
-            if known is not None:
-                self._remove_kept(known)
             self._state.dictionary.put(entry)
-        engines = sorted({entry.engine for entry in entries})
-        for engine in engines:
-            for worker in self._state.fleet.serving(engine):
-                if engine in worker.variants:
-                    self._keep(engine, worker)
-        self._refresh(engines)
-
-    def keep(self, worker: WorkerRecord) -> None:
-        """Let profiles of a file count for the variant that it has become on a worker."""
-        kept = [engine for engine in sorted(worker.variants) if self._keep(engine, worker)]
-        if kept:
-            self._refresh(kept)
-
-    def _keep(self, engine: EngineName, worker: WorkerRecord) -> bool:
-        """Put profiles of its variants' files into the dictionary; return whether there are any."""
-        row = self._state.dictionary.row(engine, worker.worker.worker_class)
-        names = {each.digest: each.name for each in worker.variants[engine] if each.digest}
-        kept = [
-            _as_variant(entry, name)
-            for entry in row.values()
-            if not entry.configuration.variant and (name := names.get(entry.digest))
-        ]
-        kept = [entry for entry in kept if entry.configuration not in row]
-        for entry in kept:
-            self._state.dictionary.put(entry)
-        return bool(kept)
-
-    def _remove_kept(self, entry: ProfileEntry) -> None:
-        """Remove what `_keep` has put for the profile of a file, which is removed or replaced."""
-        if entry.configuration.variant:
-            return
-        for kept in list(self._state.dictionary.row(entry.engine, entry.worker_class).values()):
-            variant = kept.configuration.variant
-            if variant and kept == _as_variant(entry, variant):
-                self._state.dictionary.remove(kept)
+        self._refresh(sorted({entry.engine for entry in entries}))
 
     def remove(self, event: ProfilesRemoved) -> None:
         """Remove entries from the dictionary; an engine without any is measured again."""
@@ -163,7 +127,6 @@ class ProfileChanges:
         for entry in entries:
             self._reset_paces(entry)
             self._state.dictionary.remove(entry)
-            self._remove_kept(entry)
         self._refresh(sorted({entry.engine for entry in entries}))
         for worker in self._state.fleet.workers.values():
             self._probes.update_worker(worker)
@@ -194,10 +157,6 @@ class ProfileChanges:
             self._state.waiting.rerank(engine)
 
 
-def _as_variant(entry: ProfileEntry, variant: str) -> ProfileEntry:
-    return replace(entry, configuration=replace(entry.configuration, variant=variant))
-
-
 class WorkerChanges:
     """Applies changes of workers. Its handlers take an event and the worker's record."""
 
@@ -206,13 +165,11 @@ class WorkerChanges:
         state: State,
         jobs: ActiveJobs,
         probes: Probes,
-        profiles: ProfileChanges,
         residency: Residency,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._probes = probes
-        self._profiles = profiles
         self._residency = residency
 
     # --- joining and leaving ------------------------------------------------------------
@@ -229,7 +186,6 @@ class WorkerChanges:
         state.estimator.invalidate_worker(worker)
         self._probes.update_worker(worker)
         self._rerank(worker.engines)
-        self._profiles.keep(worker)
 
     def remove(self, _event: WorkerLeft, worker: WorkerRecord) -> None:
         """Remove a worker; its queries run elsewhere."""
@@ -257,8 +213,7 @@ class WorkerChanges:
 
     def change_engines(self, event: EnginesChanged, worker: WorkerRecord) -> None:
         """Replace the engines of a worker and their variants."""
-        variants, file_variants = event.variants, event.file_variants
-        before, files_before = worker.variants, worker.file_variants
+        before, variants = worker.variants, event.variants
         if worker.paused:
             worker.paused = {
                 session: until
@@ -271,14 +226,11 @@ class WorkerChanges:
         worker.unusable = {
             each for each in worker.unusable if not _is_replaced(each, before, variants)
         }
-        worker.variants, worker.file_variants = dict(variants), dict(file_variants)
+        worker.variants = dict(variants)
         worker.query_s = dict(event.query_s)
         self.set_engines(worker, event.engines)
         changed = before.keys() | variants.keys() if before != variants else set()
-        if files_before != file_variants:
-            changed |= files_before.keys() | file_variants.keys()
         self._rerank(worker.engines & changed)
-        self._profiles.keep(worker)
 
     def change_unusable(self, event: ConfigurationsUnusable, worker: WorkerRecord) -> None:
         """Replace the configurations in which a worker cannot run an engine."""

@@ -49,7 +49,6 @@ class Estimate(Struct, frozen=True):
         input_s: additional seconds per query of a job whose inputs travel with it, ahead.
         joules: energy per query; infinite if not profiled.
         accuracy: measured or declared share of right answers; 0 if it is not known.
-        file_variant: the variant of other workers that the engine's single file is; empty if none.
         job_batches: profiled times of the batches that jobs run in, up to their size; None if jobs
             run query by query.
         is_rough: the profile was observed on fewer queries than a probe has.
@@ -66,7 +65,6 @@ class Estimate(Struct, frozen=True):
     planned_qps: float
     session: Session
     accuracy: float = 0.0
-    file_variant: str = ""
     job_batches: BatchTimes | None = None
     is_rough: bool = False
 
@@ -86,7 +84,6 @@ class Estimate(Struct, frozen=True):
             self.planned_qps,
             self.session,
             self.accuracy,
-            self.file_variant,
             self.job_batches,
             self.is_rough,
         )
@@ -202,8 +199,7 @@ class Limit(NamedTuple):
 
     def allows(self, estimate: Estimate) -> bool:
         """Return whether the job may use the variant of an estimate."""
-        variant = estimate.configuration.variant or estimate.file_variant
-        return self.admits(variant, estimate.accuracy)
+        return self.admits(estimate.configuration.variant, estimate.accuracy)
 
     def admits(self, variant: str, accuracy: float) -> bool:
         """Return whether the job may use a variant with an accuracy."""

@@ -121,8 +121,7 @@ class Estimator:
         usable = worker.configurations(engine)
         variants = worker.variants.get(engine)
         if not variants:
-            may_use = limit is None or limit.admits(worker.file_variants.get(engine, ""), 0.0)
-            if not usable or not may_use:
+            if not usable or not (limit is None or limit.admits("", 0.0)):
                 return None
             largest = largest_configuration(usable)
             if not 0.0 < worker.query_s.get(engine, 0.0) <= BRIEF_S:
@@ -204,7 +203,6 @@ class Estimator:
                     planned_qps,
                     session,
                     entry.accuracy if measured else declared.get(variant, 0.0),
-                    worker.file_variants.get(engine, ""),
                     batches_for_jobs(entry),
                     entry.label == OBSERVED and entry.queries < self._settings.probe_queries,
                 )

@@ -45,7 +45,6 @@ class WorkerRecord(Struct, eq=False):
 
     Attributes:
         index: order of joining; breaks ties.
-        file_variants: the variant of other workers that its single file of an engine is.
         paused: sessions that failed, and until when they are not used; see `failures`.
         ejected_engines: engines that it made no progress with, and until when they are not used.
         power_mode: the mode after its current assignments; None if unknown.
@@ -76,7 +75,6 @@ class WorkerRecord(Struct, eq=False):
     id: WorkerId = WorkerId("")
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
-    file_variants: dict[EngineName, str] = field(default_factory=dict)
     query_s: dict[EngineName, float] = field(default_factory=dict)
     paused: dict[Session, float] = field(default_factory=dict)
     ejected_engines: dict[EngineName, float] = field(default_factory=dict)
