@@ -28,8 +28,8 @@ from unittest.mock import patch
 import numpy as np
 from msgspec import structs
 
+from benchmarks.violation_bounds import Program, rate_and_setup_s, violations_at_least
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.bounds import Program, rate_and_setup_s, violations_at_least
 from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE, parse_seeds
 from profiler.simulator.workload import EXPERIMENTS, QUERY_COUNTS, Profile, Workload, draw

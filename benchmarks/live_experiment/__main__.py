@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,7 @@ def main() -> None:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
     recording = run_live(workload, options.policy, options.time_scale, directory)
     results = {"simulated": summarize(simulated), "live": summarize(recording.run)}
-    records = {name: result.record() for name, result in results.items()}
+    records = {name: asdict(result) for name, result in results.items()}
     if options.json:
         print_json(records)
     else:

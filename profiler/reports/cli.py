@@ -64,7 +64,6 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
     seeds: Annotated[
         str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
     ] = "0-29"
-    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
     output: Annotated[Path, "The page to write, one HTML file that needs nothing else."] = Path(
         "evaluation.html"
     )
@@ -74,7 +73,6 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
             profile=self.dictionary,
             policies=self.policies,
             seeds=self.seeds,
-            bounds=self.bounds,
         )
 
 
@@ -114,8 +112,6 @@ def evaluation(settings: EvaluationSettings) -> None:
     Has the figures of its chapter 7, with distributions and break-downs.
     """
     _require_drawing()
-    if settings.bounds:
-        require("highspy")
     from profiler.reports.evaluation.report import evaluate
 
     _write(evaluate(*_simulated(settings)), settings.output)
@@ -142,7 +138,7 @@ def _simulated(settings: EvaluationSettings) -> tuple[Study, StudyOrigin]:
         console=Console(stderr=True),
         transient=True,
     )
-    study = Study(outcome_of_run(run, bound) for run, bound in runs)
+    study = Study(map(outcome_of_run, runs))
     is_reconstructed = all(entry.label == RECONSTRUCTED for entry in entries)
     source = "reconstructed from the thesis" if is_reconstructed else str(sweep.profile)
     facts = {

@@ -40,14 +40,12 @@ def simulate(settings: SimulatorSettings) -> None:
     setup is paid.
     """
     require("numpy")
-    if settings.bounds:
-        require("highspy")
     from profiler.dictionary.files import load_dictionary
     from profiler.simulator.workload import Profile
 
     results = _simulate_all(settings, Profile(load_dictionary(settings.profile)))
     if settings.as_json:
-        print_json([result.record() for result in results])
+        print_json(results)
     else:
         _print_tables(settings, results)
 
@@ -60,12 +58,10 @@ def accordion(settings: AccordionSettings) -> None:
     policy spreads a batch over places that hold whole engines.
     """
     require("numpy")
-    if settings.bounds:
-        require("highspy")
     from profiler.simulator.pipelines.comparison import compare, run_count, tables
 
     seeds = settings.drawn
-    _show(compare(seeds, bounds=settings.bounds), run_count(seeds), tables)
+    _show(compare(seeds), run_count(seeds), tables)
 
 
 def burst(settings: BurstSettings) -> None:
@@ -202,14 +198,6 @@ def rows(
         cells = [f"{s.mean:.{metric.digits}f} ± {s.deviation:.{metric.digits}f}" for s in spreads]
         total = sum(spread.mean for spread in spreads)
         table.append([policy, *cells, f"{total:.{metric.digits}f}"])
-    bounds = [
-        [result.violations_at_least for result in select(results, policies[0], experiment)]
-        for experiment in experiments
-    ]
-    if metric is METRICS[0] and all(b is not None for bound in bounds for b in bound):
-        spreads = [Spread.of(float(b) for b in bound if b is not None) for bound in bounds]
-        cells = [f"{s.mean:.2f} ± {s.deviation:.2f}" for s in spreads]
-        table.append(["lower bound", *cells, f"{sum(s.mean for s in spreads):.2f}"])
     return table
 
 

@@ -6,10 +6,10 @@ import heapq
 import itertools
 import math
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -281,7 +281,6 @@ class SimulationResult:
         e2e_mean_s: from arrival to the last query, over finished jobs.
         e2e_p99_s: 99th percentile of the same.
         decision_p99_us: CPU microseconds per decision, 99th percentile.
-        violations_at_least: lower bound on violations, if requested.
     """
 
     experiment: str
@@ -296,11 +295,6 @@ class SimulationResult:
     e2e_p99_s: float
     decisions: int
     decision_p99_us: float
-    violations_at_least: int | None = None
-
-    def record(self) -> dict[str, Any]:
-        """Return the JSON form, without figures that were not requested."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def summarize(run: SimulationRun) -> SimulationResult:

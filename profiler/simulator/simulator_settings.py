@@ -148,16 +148,10 @@ class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
         "accelerated.",
         Meta(ge=MIN_LOAD, le=1000),
     ] = 1.0
-    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
 
     def __post_init__(self) -> None:
         if self.fleet and not any(self.fleet.values()):
             raise InvalidInput("--fleet has no workers")
-        if self.bounds and (self.fleet or self.arrivals):
-            raise InvalidInput(
-                "--bounds is for the thesis's jobs and one worker of each class; leave out --fleet "
-                "and --arrivals"
-            )
 
     @property
     def simulated(self) -> tuple[ExperimentName, ...]:
@@ -222,8 +216,6 @@ class AccordionSettings(BurstSettings, frozen=True, kw_only=True):
     """Settings of ``synergai simulate pipelines accordion``."""
 
     env_prefix = "SYNERGAI_SIMULATE_ACCORDION_"
-
-    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
 
 
 class InterferenceSettings(BurstSettings, frozen=True, kw_only=True):

@@ -80,34 +80,18 @@ def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Simulat
     return ran
 
 
-def simulate_all(
-    settings: SimulatorSettings, profile: Profile
-) -> Iterator[tuple[SimulationRun, int | None]]:
-    """Simulate all combinations of experiments, seeds and policies.
-
-    Yields:
-        Each run, and the lower bound on its violations if it was requested.
-    """
+def simulate_all(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationRun]:
+    """Simulate all combinations of experiments, seeds and policies."""
     for experiment in settings.simulated:
         for seed in parse_seeds(settings.seeds):
             workload = make_workload(settings, profile, experiment, seed)
-            bound = None
-            if settings.bounds:
-                from profiler.simulator.bounds import violations_at_least
-
-                bound = violations_at_least(workload)
             for policy in settings.policies:
-                yield run(settings, workload, policy), bound
+                yield run(settings, workload, policy)
 
 
 def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationResult]:
-    """Simulate and measure all combinations of experiments, seeds and policies.
-
-    Yields:
-        One result per run.
-    """
-    for ran, bound in simulate_all(settings, profile):
-        yield replace(summarize(ran), violations_at_least=bound)
+    """Simulate and measure all combinations of experiments, seeds and policies."""
+    return map(summarize, simulate_all(settings, profile))
 
 
 def run_count(settings: SimulatorSettings) -> int:

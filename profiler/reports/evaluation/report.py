@@ -12,7 +12,6 @@ from profiler.reports.page import Report, Section, Table
 from profiler.reports.printed import CELLS, P99_OVER_SYNERGAI
 from profiler.reports.statistics import Factors
 from profiler.reports.wording import UNKNOWN, duration, factor, listing, number, share
-from profiler.simulator.simulation import Spread
 from profiler.simulator.workload import QUERY_COUNTS
 from synergai.runtime.text import counted
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from profiler.reports.evaluation.study import Study
     from profiler.reports.page import Cell, Figure
     from profiler.reports.printed import PrintedCell
-    from profiler.simulator.simulation import SimulationResult
+    from profiler.simulator.simulation import SimulationResult, Spread
     from profiler.simulator.workload import Profile
 
 
@@ -63,14 +62,12 @@ def evaluate(study: Study, origin: StudyOrigin) -> Report:
         "How long do jobs take?": times_card(study, shown),
         "Where does the time go?": overheads_card(study, shown),
     }
-    if bounds := _bounds(study):
-        findings["How far from the optimum?"] = bounds_card(bounds)
     sections = [_demand(demand, with_printed=origin.is_reconstructed)]
     for experiment in study.experiments:
         figure = figures.draw_experiment(study, experiment, with_printed=origin.is_reconstructed)
         sections.append(Section(f"experiment-of-{experiment}", _title(experiment), [figure]))
     sections += [
-        _summary(study, bounds),
+        _summary(study),
         *_factors(study, reference),
         Section(
             "break-down",
@@ -108,18 +105,6 @@ def _title(experiment: str) -> str:
     return f"{experiment}: {demand}, {frequency}" if demand and frequency else experiment
 
 
-def _bounds(study: Study) -> list[tuple[str, Spread]]:
-    """Return the lower bounds on violations by experiment, if they were computed."""
-    found = []
-    for experiment in study.experiments:
-        outcomes = study.of(study.policies[0], experiment)
-        known = [each.result.violations_at_least for each in outcomes]
-        bounds = [float(each) for each in known if each is not None]
-        if bounds:
-            found.append((experiment, Spread.of(bounds)))
-    return found
-
-
 def _demand(demand: ExecutionTimes, *, with_printed: bool) -> Section:
     rows: list[dict[str, Cell]] = []
     for engine in demand.times[QUERY_COUNTS[0]]:
@@ -139,7 +124,7 @@ def _demand(demand: ExecutionTimes, *, with_printed: bool) -> Section:
     return Section("demand", "Demand: QoS times and arrivals", [*drawn, table])
 
 
-def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
+def _summary(study: Study) -> Section:
     rows: list[dict[str, Cell]] = []
     for policy in study.policies:
         row: dict[str, Cell] = {"violations": policy}
@@ -148,10 +133,6 @@ def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
             margin = study.margin(policy, experiment, _VIOLATIONS)
             row[experiment] = UNKNOWN if spread is None else _interval(spread, margin, study.seeds)
         rows.append({**row, "sum": f"{study.total(policy, _VIOLATIONS):.2f}"})
-    if bounds:
-        least = {experiment: f"{spread.mean:.2f}" for experiment, spread in bounds}
-        total = sum(spread.mean for _, spread in bounds)
-        rows.append({"violations": "lower bound", **least, "sum": f"{total:.2f}"})
     rivals = [policy for policy in _RIVALS if policy in study.policies]
     blocks: list[Figure | Table] = []
     if len(rivals) > 1:
@@ -280,12 +261,6 @@ def overheads_card(study: Study, policies: Sequence[str]) -> str:
         if cost_ms is not None:
             sentences.append(f"Its decisions take {number(cost_ms)} ms of CPU time per job.")
     return " ".join(sentences) or "No work was done."
-
-
-def bounds_card(bounds: Sequence[tuple[str, Spread]]) -> str:
-    """Give the lower bounds on violations."""
-    parts = listing(f"{number(spread.mean)} in {experiment}" for experiment, spread in bounds)
-    return f"No schedule can have fewer violations on average than {parts}."
 
 
 REFERENCE: Final = "synergai"

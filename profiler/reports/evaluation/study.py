@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from profiler.reports.statistics import Distribution, margin, mean
@@ -54,9 +54,9 @@ class PolicyOutcome:
     decisions_s: tuple[float, ...]
 
 
-def outcome_of_run(run: SimulationRun, violations_at_least: int | None = None) -> PolicyOutcome:
+def outcome_of_run(run: SimulationRun) -> PolicyOutcome:
     return PolicyOutcome(
-        result=replace(summarize(run), violations_at_least=violations_at_least),
+        result=summarize(run),
         jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
         work=_work(run.spans, run.workload.workers),
         decisions_s=run.decisions_s,

@@ -44,7 +44,6 @@ class StreamResult:
         mean_s: mean time from arrival to end.
         rate: queries per second, from the first arrival to the last end.
         full: share of that time in which every place was taken; None if it is not known.
-        violations_at_least: lower bound for any schedule, if requested.
     """
 
     stream: str
@@ -56,35 +55,28 @@ class StreamResult:
     mean_s: float
     rate: float
     full: float | None
-    violations_at_least: int | None = None
 
 
-def compare(seeds: Sequence[int], *, bounds: bool) -> Iterator[StreamResult]:
+def compare(seeds: Sequence[int]) -> Iterator[StreamResult]:
     """Run all schedulers on all streams; all of them get the same queries."""
     tables = measured_widths()
     for run in product(STREAMS, SLOS, seeds):
         queries = draw_stream(*run, tables)
         workload = as_workload(queries, tables, run[2])
-        bound = None
-        if bounds:
-            from profiler.simulator.bounds import violations_at_least
-
-            bound = violations_at_least(workload)
-        yield from run_schedulers(run, queries, tables, bound)
-        yield _result(run, MALLEABLE, queries, run_whole_engines(workload), bound)
+        yield from run_schedulers(run, queries, tables)
+        yield _result(run, MALLEABLE, queries, run_whole_engines(workload))
 
 
 def run_schedulers(
     run: tuple[str, str, int],
     queries: Sequence[BatchQuery],
     tables: Mapping[EngineName, Widths],
-    bound: int | None = None,
 ) -> Iterator[StreamResult]:
     """Run the schedulers of pipelines on a stream, given its name, SLO and seed."""
     for scheduler, schedule in SCHEDULERS.items():
         places = Places(tables)
         places.run(queries, schedule)
-        yield _result(run, scheduler, queries, places.ended, bound, places.full_s)
+        yield _result(run, scheduler, queries, places.ended, places.full_s)
 
 
 def run_count(seeds: Sequence[int]) -> int:
@@ -96,7 +88,6 @@ def _result(
     scheduler: str,
     queries: Sequence[BatchQuery],
     ended: Mapping[int, float],
-    bound: int | None,
     full_s: float | None = None,
 ) -> StreamResult:
     stream, slo, seed = run
@@ -111,7 +102,6 @@ def _result(
         mean_s=statistics.fmean(ended[each.number] - each.arrival for each in queries),
         rate=len(queries) / makespan_s,
         full=None if full_s is None else full_s / makespan_s,
-        violations_at_least=bound,
     )
 
 
@@ -183,7 +173,7 @@ FIGURES: Final = (
 
 
 def tables(results: Sequence[StreamResult]) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
-    """Yield columns and rows for each figure, and then of the lower bounds, if there are any.
+    """Yield columns and rows for each figure.
 
     These are means over seeds for each stream, and over all streams of each SLO.
     """
@@ -195,17 +185,6 @@ def tables(results: Sequence[StreamResult]) -> Iterator[tuple[Sequence[str], lis
             ]
             rows.append([slo, stream, *(_cell(there, name, figure) for name in NAMES)])
         yield (figure.title, "stream", *NAMES), rows
-    bounds = [
-        (each.slo, 100 * each.violations_at_least / each.queries)
-        for each in results
-        if each.violations_at_least is not None
-    ]
-    if bounds:
-        means = {slo: statistics.fmean(bound for of, bound in bounds if of == slo) for slo in SLOS}
-        yield (
-            ("lower bound", "violations (%)"),
-            [[slo, f"{mean:.1f}"] for slo, mean in means.items()],
-        )
 
 
 def _cell(results: Sequence[StreamResult], scheduler: str, figure: StreamFigure) -> str:

@@ -1,8 +1,8 @@
 import pytest
 
 from benchmarks.foresight import BRANCHES, WAITING, Case, drawn_case, figures, informed, parts
+from benchmarks.violation_bounds import rate_and_setup_s
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.bounds import rate_and_setup_s
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 

@@ -25,7 +25,7 @@ BASELINES = ("rr", "srr", "lru", "mru", "be")
 def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> Study:
     values = {"policies": ",".join(policies), **options}
     settings = SimulatorSettings.load({name: str(value) for name, value in values.items()}, None)
-    return Study(outcome_of_run(run, bound) for run, bound in simulate_all(settings, profile))
+    return Study(map(outcome_of_run, simulate_all(settings, profile)))
 
 
 def a_report(study: Study, profile: Profile, *, thesis: bool = False) -> Report:
@@ -193,13 +193,6 @@ def test_small_studies_have_whole_cards(policies: tuple[str, ...]) -> None:
         assert "nan" not in answer
     assert not report.banner
     assert "thesis" not in {section.key for section in report.sections}
-
-
-def test_bounds_have_a_card() -> None:
-    profile = a_profile()
-    study = a_study(profile, policies=("edf",), seeds="3", experiments="DL-FL", bounds="true")
-    findings = a_report(study, profile).findings
-    assert "No schedule can have fewer violations" in findings["How far from the optimum?"]
 
 
 def test_study_needs_a_run() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.simulator.bounds import violations_at_least
+from benchmarks.violation_bounds import violations_at_least
 from profiler.simulator.pipelines import comparison
 from profiler.simulator.pipelines.places import (
     PLACES,
@@ -154,6 +154,6 @@ def test_no_scheduler_has_fewer_violations_than_the_bound() -> None:
 
 
 def test_all_schedulers_run_the_same_stream() -> None:
-    results = list(islice(comparison.compare([0], bounds=False), len(comparison.SCHEDULERS) + 1))
+    results = list(islice(comparison.compare([0]), len(comparison.SCHEDULERS) + 1))
     assert {each.scheduler for each in results} == {*comparison.SCHEDULERS, comparison.MALLEABLE}
     assert {each.queries for each in results} == {120}

@@ -86,7 +86,6 @@ def test_fleet_of_an_unknown_class_is_refused_with_the_known_ones(profile: Profi
         {"load_factor": -1},
         {"load_factor": 1e-320},
         {"load_factor": float("nan")},
-        {"bounds": True, "fleet": {"x86": 2}},
     ],
 )
 def test_impossible_fleets_and_loads_are_refused(fields: dict[str, object]) -> None:

@@ -3,15 +3,15 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from msgspec import structs
 
+from benchmarks.violation_bounds import violations_at_least
 from profiler.dictionary.files import load_dictionary
 from profiler.simulator.audit import AuditFailed, audit
-from profiler.simulator.bounds import violations_at_least
 from profiler.simulator.cli import METRICS, rows
 from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import (
@@ -312,7 +312,7 @@ def test_sweep_returns_one_record_per_run_with_the_documented_fields(profile: Pr
     )
     results = list(sweep(settings, profile))
     assert len({(r.experiment, r.policy, r.seed) for r in results}) == len(results) == 8
-    assert list(json.loads(json.dumps(results[0].record()))) == [
+    assert list(json.loads(json.dumps(asdict(results[0])))) == [
         "experiment",
         "policy",
         "seed",
