@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import time
-import urllib.request
 from collections import OrderedDict
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.entry.access.caller import JWT_PREFIX, Caller
-from synergai.errors import InvalidInput, SynergaiError, Unauthenticated, Unavailable
+from synergai.errors import InvalidInput, Unauthenticated, Unavailable
 from synergai.names import validate_name
 from synergai.runtime.tasks import TaskBag
 
@@ -40,14 +39,6 @@ REFRESH_S: Final = 300.0
 UNKNOWN_KEY_REFRESH_S: Final = 30.0
 """Shortest time between two refreshes because of unknown keys, which anyone can name."""
 _TIMEOUT_S: Final = 5.0
-_MAX_BYTES: Final = 256 * 1024
-_HANDLERS: Final = (
-    urllib.request.ProxyHandler,
-    urllib.request.HTTPSHandler,
-    urllib.request.HTTPDefaultErrorHandler,
-    urllib.request.HTTPErrorProcessor,
-)
-"""Those of `urllib` without redirects, which could lead to plain HTTP."""
 
 
 class _Claims(Struct, frozen=True):
@@ -183,9 +174,6 @@ class _Keys(Struct):
     keys: list[dict[str, Any]]
 
 
-_decoder: Final = msgspec.json.Decoder(_Keys)
-
-
 class KeySet:
     """The signing keys of an issuer by key id, from an ``https`` URL or a file."""
 
@@ -230,9 +218,13 @@ class KeySet:
 
     async def _load(self) -> None:
         """Load the keys; keep the previous ones if that fails."""
+        # Imported on demand, like above.
+        from jwt import PyJWKClientError
+
         try:
-            keys = _decoder.decode(await asyncio.to_thread(_read, self._location)).keys
-        except (OSError, ValueError, HTTPException, SynergaiError) as error:
+            content = await asyncio.to_thread(_read, self._location)
+            keys = msgspec.convert(content, _Keys).keys
+        except (OSError, ValueError, RecursionError, PyJWKClientError) as error:
             _log.error("the keys at %s cannot be loaded: %s", self._location, error)
             return
         self._keys = {
@@ -240,26 +232,10 @@ class KeySet:
         }
 
 
-def _read(location: str) -> bytes:
-    """Return the content of a URL or file, of limited size and within a limited time."""
-    if not location.startswith("https://"):
-        with Path(location).open("rb") as file:
-            return _bounded(file.read(_MAX_BYTES + 1))
-    deadline = time.monotonic() + 2 * _TIMEOUT_S
-    opener = urllib.request.OpenerDirector()
-    for handler in _HANDLERS:
-        opener.add_handler(handler())
-    response: HTTPResponse
-    with opener.open(location, timeout=_TIMEOUT_S) as response:
-        content = b""
-        while chunk := response.read1(_MAX_BYTES):
-            content = _bounded(content + chunk)
-            if time.monotonic() > deadline:
-                raise Unavailable("the server is too slow")
-    return content
+def _read(location: str) -> Any:
+    from jwt import PyJWKClient
 
-
-def _bounded(content: bytes) -> bytes:
-    if len(content) > _MAX_BYTES:
-        raise Unavailable(f"they are larger than {_MAX_BYTES:,} bytes")
-    return content
+    if location.startswith("https://"):
+        # It follows no redirects, which could lead to plain HTTP.
+        return PyJWKClient(location, cache_jwk_set=False, timeout=_TIMEOUT_S).fetch_data()
+    return json.loads(Path(location).read_bytes())
