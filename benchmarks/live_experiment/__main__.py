@@ -20,7 +20,6 @@ from benchmarks.live_experiment.emulation import number_configurations
 from benchmarks.live_experiment.live import run_live
 from benchmarks.live_experiment.timeline import plot_timeline
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.audit import audit
 from profiler.simulator.simulation import scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from profiler.simulator.sweep import PROFILE_AGNOSTIC
@@ -54,7 +53,6 @@ def main() -> None:
         estimate_error=0.15,
     )
     simulated = simulate(workload, scheduling_settings(options.policy))
-    audit(simulated)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="synergai-experiment-"))
     recording = run_live(workload, options.policy, options.time_scale, directory)
     results = {"simulated": summarize(simulated), "live": summarize(recording.run)}

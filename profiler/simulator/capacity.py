@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from profiler.simulator.audit import audit
 from profiler.simulator.simulation import TooManyLate, job_outcomes, simulate
 
 if TYPE_CHECKING:
@@ -248,9 +247,7 @@ class CapacityPlanner:
         return math.floor(share * len(workload.jobs) + _ROUNDING)
 
     def _run(self, fleet: Fleet, workload: Workload, most_late: int | None = None) -> SimulationRun:
-        run = simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
-        audit(run)
-        return run
+        return simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
 
     def _summarise(
         self, fleet: dict[WorkerClass, int], runs: Sequence[SimulationRun]

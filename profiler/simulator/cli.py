@@ -35,9 +35,7 @@ Result = TypeVar("Result")
 def simulate(settings: SimulatorSettings) -> None:
     """Compare scheduling policies on the thesis's experiments in virtual time.
 
-    The decisions are made by the gateway's own scheduler. Every run is audited: queries are
-    conserved, no worker runs two assignments at once, nothing runs before it arrives, and every
-    setup is paid.
+    The decisions are made by the gateway's own scheduler.
     """
     require("numpy")
     from profiler.dictionary.files import load_dictionary

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
-from profiler.simulator.audit import audit
 from profiler.simulator.recording import recorded_steps
 from profiler.simulator.simulation import SimulationResult, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import one_of, parse_seeds
@@ -71,13 +70,11 @@ def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass,
 
 
 def run(settings: SimulatorSettings, workload: Workload, policy: str) -> SimulationRun:
-    """Simulate one policy and audit the run."""
+    """Simulate one policy."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in PREDEFINED.items() if name in known}
     scheduling = scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
-    ran = simulate(workload, structs.replace(scheduling, preload=settings.preload))
-    audit(ran)
-    return ran
+    return simulate(workload, structs.replace(scheduling, preload=settings.preload))
 
 
 def simulate_all(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationRun]:

@@ -11,7 +11,6 @@ from msgspec import structs
 
 from benchmarks.violation_bounds import violations_at_least
 from profiler.dictionary.files import load_dictionary
-from profiler.simulator.audit import AuditFailed, audit
 from profiler.simulator.cli import METRICS, rows
 from profiler.simulator.simulation import SimulationRun, scheduling_settings, simulate, summarize
 from profiler.simulator.simulator_settings import (
@@ -35,6 +34,7 @@ from synergai.core.scheduling.settings import SchedulingSettings
 from synergai.domain import EngineName, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
+from tests.simulation_audit import AuditFailed, audit
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Session
-from synergai.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +18,15 @@ if TYPE_CHECKING:
 _TOLERANCE_S: Final = 1e-6
 
 
-class AuditFailed(InternalError):
+class AuditFailed(AssertionError):
     """A simulated run violates a physical constraint."""
 
 
 def audit(run: SimulationRun) -> None:
+    """Check that no query is lost or run twice, and that each worker could have done its part.
+
+    It runs one assignment at once, none before it arrives, and takes as long as it must.
+    """
     finding = next(_findings(run), None)
     if finding is not None:
         workload = run.workload
