@@ -1,7 +1,7 @@
 """Typed keyword arguments of protobuf messages, for helpers that pass them on."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict
 
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import common_pb2
@@ -46,14 +46,6 @@ class RequestFields(TypedDict, total=False):
     parameters: Mapping[str, oip.InferParameter]
     outputs: Sequence[oip.ModelInferRequest.InferRequestedOutputTensor]
     raw_input_contents: Sequence[bytes]
-
-
-class RequestFactory(Protocol):
-    """Makes a request of the engine under test with `values` elements."""
-
-    def __call__(
-        self, values: int = 1, **fields: Unpack[RequestFields]
-    ) -> oip.ModelInferRequest: ...
 
 
 def cancel_request(request_id: str) -> oip.ModelInferRequest:

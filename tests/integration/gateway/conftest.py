@@ -37,7 +37,7 @@ from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
 from tests.calls import raw_stream
 from tests.cores import new_entry
-from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
+from tests.message_fields import PlacedFields, ProgressFields, RequestFields
 
 ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
 InferStream: TypeAlias = grpc.aio.StreamStreamCall[
@@ -483,11 +483,6 @@ def infer_request(values: int = 1, **fields: Unpack[RequestFields]) -> oip.Model
     request = oip.ModelInferRequest(**(usual | fields))
     request.inputs.add(name="x", datatype="FP32", shape=[values])
     return request
-
-
-@pytest.fixture
-def a_request() -> RequestFactory:
-    return infer_request
 
 
 @pytest.fixture

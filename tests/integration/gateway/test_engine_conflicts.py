@@ -9,9 +9,8 @@ from gateway.server import Gateway
 from profiler.dictionary.files import add_to_dictionary
 from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
-from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent, NewAgent
+from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent, NewAgent, infer_request
 from tests.integration.gateway.test_gateway_metrics import http_get
-from tests.message_fields import RequestFactory
 from tests.waiting import until
 
 ECHO = EngineName("echo")
@@ -28,11 +27,11 @@ async def faults(caller: Caller, count: int) -> dict[str, str]:
 
 
 async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
-    gateway: Gateway, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     honest, rogue = with_file(new_agent("w1"), HONEST), with_file(new_agent("w2"), ROGUE)
     async with honest:
-        await caller.oip.ModelInfer(a_request(), timeout=30)
+        await caller.oip.ModelInfer(infer_request(), timeout=30)
         async with rogue:
             shown = await faults(caller, 2)
             assert shown["w1"] == ""
@@ -52,7 +51,7 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             _, health = await http_get(gateway.http_address, "/healthz")
             assert "engine is not used: a file of SHA-256 bbbbbbbbbbbb… instead of" in health
             for _ in range(5):
-                await caller.oip.ModelInfer(a_request(), timeout=30)
+                await caller.oip.ModelInfer(infer_request(), timeout=30)
             assert not rogue.assignments
             # The honest worker updates its file: the other one's wait is not rewarded.
             changed = with_file(new_agent("w1"), "c" * 64)
@@ -60,7 +59,7 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             await honest.send(hub_pb2.AgentControl(engine_changed=changed_engine))
             while "instead of cccc" not in (await faults(caller, 2))["w2"]:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.02)
-            await caller.oip.ModelInfer(a_request(), timeout=30)
+            await caller.oip.ModelInfer(infer_request(), timeout=30)
             assert not rogue.assignments
             await changed.disconnect()
 

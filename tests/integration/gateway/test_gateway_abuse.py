@@ -18,8 +18,7 @@ from synergai.wire.limits import MAX_CALLS_PER_CONNECTION
 from tests import http2
 from tests.calls import raw_unary
 from tests.gate.conversation import Conversation
-from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, infer_request
 
 METHODS = [
     *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),
@@ -48,11 +47,9 @@ def damaged(message: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("seed", range(4))
-async def test_damaged_message_is_never_a_fault_of_ours(
-    caller: Caller, a_request: RequestFactory, seed: int
-) -> None:
+async def test_damaged_message_is_never_a_fault_of_ours(caller: Caller, seed: int) -> None:
     rng = random.Random(seed)
-    message = a_request(3, id="a", model_version="1").SerializeToString()
+    message = infer_request(3, id="a", model_version="1").SerializeToString()
 
     async def code_of(data: bytes) -> grpc.StatusCode:
         call = raw_unary(caller.channel, rng.choice(METHODS))(data, timeout=30)
@@ -74,10 +71,10 @@ async def test_damaged_message_is_never_a_fault_of_ours(
 
 
 async def test_storm_of_cancellations_leaves_nothing_behind(
-    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller, gateway: Gateway
 ) -> None:
     agent.answer = agent.hold
-    calls = [caller.oip.ModelInfer(a_request(), timeout=20) for _ in range(300)]
+    calls = [caller.oip.ModelInfer(infer_request(), timeout=20) for _ in range(300)]
     await agent.until(lambda: len(agent.assignments) > 0)
     for call in calls:
         call.cancel()
@@ -86,7 +83,7 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert gateway.app.entry.admission.bytes == 0
     await caller.until(lambda worker: worker.state == 1)  # idle: every assignment has ended
     agent.answer = agent.complete
-    assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
+    assert (await caller.oip.ModelInfer(infer_request(), timeout=30)).raw_output_contents
 
 
 FLOODS: dict[str, Callable[[], bytes]] = {
@@ -137,13 +134,11 @@ async def test_floods_of_frames_end_their_connections_with_a_reason_and_no_other
 
 
 @pytest.mark.usefixtures("agent")
-async def test_calls_beyond_the_limit_of_a_connection_open_another(
-    caller: Caller, a_request: RequestFactory
-) -> None:
+async def test_calls_beyond_the_limit_of_a_connection_open_another(caller: Caller) -> None:
     calls = [caller.oip.ModelStreamInfer() for _ in range(MAX_CALLS_PER_CONNECTION + 10)]
 
     async def respond(call: InferStream) -> None:
-        await call.write(a_request())
+        await call.write(infer_request())
         answer = await call.read()
         assert isinstance(answer, oip.ModelStreamInferResponse)
         assert not answer.error_message
@@ -160,7 +155,6 @@ async def test_path_that_is_not_utf8_ends_its_call_and_no_other(
     gateway: Gateway,
     agent: FakeAgent,
     caller: Caller,
-    a_request: RequestFactory,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answered = asyncio.Event()
@@ -171,7 +165,7 @@ async def test_path_that_is_not_utf8_ends_its_call_and_no_other(
 
     agent.answer = answer_later
     stream = caller.oip.ModelStreamInfer()
-    await stream.write(a_request())
+    await stream.write(infer_request())
     await agent.until(lambda: len(agent.assignments) > 0)
     async with asyncio.timeout(30):
         for address in (gateway.address, gateway.hub_address):
@@ -183,7 +177,7 @@ async def test_path_that_is_not_utf8_ends_its_call_and_no_other(
             answer = await stream.read()
             assert isinstance(answer, oip.ModelStreamInferResponse)
             assert not answer.error_message
-            await stream.write(a_request())
+            await stream.write(infer_request())
         stream.cancel()
         newcomer = Caller(gateway.address)
         async with newcomer.channel, FakeAgent(gateway.hub_address, "w2"):

@@ -16,8 +16,7 @@ from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from synergai.wire import rpc
 from synergai.wire.limits import HUB_VERSION, WORKER_LOST_AFTER
 from tests import http2
-from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, infer_request
 
 
 async def submit(caller: Caller, queries: int = 10) -> str:
@@ -122,19 +121,19 @@ async def test_worker_that_takes_control_messages_slowly_is_kept(
 
 
 async def test_newer_registration_replaces_the_older(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     async with new_agent("w1") as newer:
         await asyncio.wait_for(agent.ended.wait(), 30)
         assert "another agent has registered" in agent.gone
         await caller.workers(1)
-        await caller.oip.ModelInfer(a_request(), timeout=30)
+        await caller.oip.ModelInfer(infer_request(), timeout=30)
         assert newer.assignments
         assert not agent.assignments
 
 
 async def test_second_process_under_a_live_id_is_refused_and_the_first_stays(
-    caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+    caller: Caller, new_agent: NewAgent
 ) -> None:
     first, second = new_agent("w2"), new_agent("w2")
     first.register.instance, second.register.instance = "one", "two"
@@ -144,7 +143,7 @@ async def test_second_process_under_a_live_id_is_refused_and_the_first_stays(
         assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
         assert "--worker-id" in (caught.value.details() or "")
         await second.disconnect()
-        await caller.oip.ModelInfer(a_request(), timeout=30)
+        await caller.oip.ModelInfer(infer_request(), timeout=30)
         assert not first.gone
     await caller.workers(0)
     third = new_agent("w2")
@@ -167,14 +166,14 @@ async def test_reopened_work_stream_gets_the_unfinished_queries(
 
 
 async def test_draining_worker_gets_no_assignments(
-    agent: FakeAgent, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
     await agent.send(hub_pb2.AgentControl(draining=hub_pb2.Draining()))
     await caller.until(lambda worker: worker.state == fleet_pb2.WORKER_STATE_DRAINING)
     async with new_agent("w2"):
         await caller.workers(2)
         for _ in range(5):
-            await caller.oip.ModelInfer(a_request(), timeout=30)
+            await caller.oip.ModelInfer(infer_request(), timeout=30)
     assert not agent.assignments
 
 
@@ -231,16 +230,14 @@ async def test_session_of_an_unregistered_engine_is_a_violation(
     await caller.workers(0)
 
 
-async def test_engine_that_breaks_is_no_longer_served(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
+async def test_engine_that_breaks_is_no_longer_served(agent: FakeAgent, caller: Caller) -> None:
     broken = common_pb2.Engine()
     broken.CopyFrom(agent.register.engines[0])
     broken.fault = "it cannot be loaded"
     changed = hub_pb2.EngineChanged(engine=broken)
     await agent.send(hub_pb2.AgentControl(engine_changed=changed))
     await caller.until(lambda worker: bool(worker.engines[0].fault))
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
@@ -265,19 +262,18 @@ async def test_requests_leave_a_worker_whose_hosts_die_and_the_log_says_so(
     caller: Caller,
     agent: FakeAgent,
     new_agent: NewAgent,
-    a_request: RequestFactory,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def answer(assignment: hub_pb2.Assignment) -> None:
         await agent.end(assignment, outcome=hub_pb2.OUTCOME_FAILED, fault=hub_pb2.FAULT_HOST_DIED)
 
-    await caller.oip.ModelInfer(a_request(), timeout=30)
+    await caller.oip.ModelInfer(infer_request(), timeout=30)
     agent.assignments.clear()
     agent.answer = answer
     async with new_agent("w2") as other:
         await caller.workers(2)
         for _ in range(20):
-            await caller.oip.ModelInfer(a_request(), timeout=30)
+            await caller.oip.ModelInfer(infer_request(), timeout=30)
         assert len(other.assignments) == 20
     assert 0 < len(agent.assignments) < 10
     assert "worker w1 makes no progress with echo: nothing for" in caplog.text

@@ -18,9 +18,8 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.runtime.files import StateDamaged
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
-from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, described
+from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, described, infer_request
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
-from tests.message_fields import RequestFactory
 from worker_agent.hub_client.identity import SECRET_FILE
 
 SECRET = "s" * 32
@@ -67,7 +66,6 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
     config: GatewaySettings,
     caller: Caller,
     new_agent: NewAgent,
-    a_request: RequestFactory,
     instance: str,
 ) -> None:
     honest = with_proof(new_agent("w1"), token_for(config))
@@ -79,7 +77,7 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
             await rogue.connect()
         await rogue.disconnect()
         assert caught.value.code().name in ("UNAUTHENTICATED", "ALREADY_EXISTS")
-        await caller.oip.ModelInfer(a_request(), timeout=30)
+        await caller.oip.ModelInfer(infer_request(), timeout=30)
         assert not honest.gone
         assert honest.assignments
     await caller.workers(0)

@@ -19,8 +19,7 @@ from synergai.wire import rpc
 from synergai.wire.writes import keep_status
 from tests.calls import raw_unary
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import Caller, Connect, InferStream
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, Connect, InferStream, infer_request
 
 pytestmark = both_servers
 
@@ -39,8 +38,8 @@ async def read_all(call: InferStream, into: list[oip.ModelStreamInferResponse]) 
 
 
 @pytest.mark.usefixtures("agent")
-async def test_response_has_timings_on_request(caller: Caller, a_request: RequestFactory) -> None:
-    asking = a_request(2, id="a", parameters=flag("synergai_timings"))
+async def test_response_has_timings_on_request(caller: Caller) -> None:
+    asking = infer_request(2, id="a", parameters=flag("synergai_timings"))
     began = time.monotonic()
     response = await caller.oip.ModelInfer(asking, timeout=30)
     passed_us = 1e6 * (time.monotonic() - began)
@@ -51,14 +50,14 @@ async def test_response_has_timings_on_request(caller: Caller, a_request: Reques
         assert timings[f"synergai_{part}_us"].WhichOneof("parameter_choice") == "int64_param"
     assert 0 < timings["synergai_transfer_us"].int64_param <= passed_us
     assert response.raw_output_contents == [b"\0\0\x80\x3f" * 2]
-    silent = await caller.oip.ModelInfer(a_request(), timeout=30)
+    silent = await caller.oip.ModelInfer(infer_request(), timeout=30)
     assert not silent.parameters
 
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("tenant", ["", "lab"])
 async def test_tenant_comes_from_metadata_or_request_parameters(
-    caller: Caller, a_request: RequestFactory, tenant: str, monkeypatch: pytest.MonkeyPatch
+    caller: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     submit = Dispatcher.submit
@@ -76,21 +75,23 @@ async def test_tenant_comes_from_metadata_or_request_parameters(
 
     monkeypatch.setattr(Dispatcher, "submit", spy)
     parameters = {"synergai_tenant": oip.InferParameter(string_param=tenant)} if tenant else {}
-    request = a_request(parameters=parameters)
+    request = infer_request(parameters=parameters)
     metadata = (("synergai-tenant", "shop"),)
     await caller.oip.ModelInfer(request, metadata=metadata, timeout=30)
     call = caller.oip.ModelStreamInfer(iter([request]), metadata=metadata, timeout=30)
     assert [answer.error_message async for answer in call] == [""]
     call.cancel()
-    await caller.oip.ModelInfer(a_request(), timeout=30)
+    await caller.oip.ModelInfer(infer_request(), timeout=30)
     assert seen == [tenant or "shop", tenant or "shop", ""]
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_ends_at_the_first_error_on_request(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    requests = [a_request(id="good"), a_request(model_name="unknown"), a_request(id="late")]
+async def test_stream_ends_at_the_first_error_on_request(caller: Caller) -> None:
+    requests = [
+        infer_request(id="good"),
+        infer_request(model_name="unknown"),
+        infer_request(id="late"),
+    ]
     asks = (("triton_grpc_error", "true"),)
     # The last request may be written to a call that has ended.
     call = keep_status(caller.oip.ModelStreamInfer(iter(requests), metadata=asks, timeout=30))
@@ -101,23 +102,21 @@ async def test_stream_ends_at_the_first_error_on_request(
     assert all(not answer.error_message for answer in answers)
 
 
-async def test_engine_without_a_worker_is_retryable(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+async def test_engine_without_a_worker_is_retryable(caller: Caller) -> None:
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert int(dict(failure.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
 
 
 async def test_oversized_message_is_rejected_with_the_limit(
-    config: GatewaySettings, a_request: RequestFactory, connect: Connect
+    config: GatewaySettings, connect: Connect
 ) -> None:
     small = replace(config, max_message_bytes=1 << 20)
     async with Gateway(small) as gateway:
         caller, _ = await connect(gateway)
-        response = await caller.oip.ModelInfer(a_request(200_000), timeout=30)
+        response = await caller.oip.ModelInfer(infer_request(200_000), timeout=30)
         assert response.raw_output_contents
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(300_000), timeout=30))
+        failure = await caller.failure(caller.oip.ModelInfer(infer_request(300_000), timeout=30))
     assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in (failure.details() or "")
 

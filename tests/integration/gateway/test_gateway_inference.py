@@ -17,8 +17,7 @@ from synergai.oip import repository_pb2
 from synergai.v1 import fleet_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, infer_request
 
 pytestmark = both_servers
 
@@ -30,34 +29,30 @@ def parameter(**value: int) -> dict[str, oip.InferParameter]:
     return {name: oip.InferParameter(int64_param=number) for name, number in value.items()}
 
 
-async def test_request_is_forwarded_unchanged(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
-    data = a_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
+async def test_request_is_forwarded_unchanged(agent: FakeAgent, caller: Caller) -> None:
+    data = infer_request().SerializeToString() + b"\xf8\x07\x01"  # a field that our proto lacks
     await raw_unary(caller.channel, "/inference.GRPCInferenceService/ModelInfer")(data, timeout=30)
     assert agent.assignments[0].requests == [data]
 
 
-async def test_every_request_of_a_burst_gets_the_gateways_own_error(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    unknown = a_request(model_name="unknown")
+async def test_every_request_of_a_burst_gets_the_gateways_own_error(caller: Caller) -> None:
+    unknown = infer_request(model_name="unknown")
     burst = [caller.failure(caller.oip.ModelInfer(unknown, timeout=30)) for _ in range(1000)]
     codes = {failure.code() for failure in await asyncio.gather(*burst)}
     assert codes == {grpc.StatusCode.NOT_FOUND}
 
 
 async def test_every_error_of_a_request_has_its_id(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
+    agent: FakeAgent, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    infer, unknown = caller.oip.ModelInfer, a_request(model_name="unknown")
+    infer, unknown = caller.oip.ModelInfer, infer_request(model_name="unknown")
     agent.answer = partial(agent.end, outcome=hub_pb2.OUTCOME_FAILED)
 
     async def failed(request: oip.ModelInferRequest, *metadata: tuple[str, str]) -> str:
         failure = await caller.failure(infer(request, timeout=30, metadata=metadata))
         return str(dict(failure.trailing_metadata() or ())["request-id"])
 
-    refused, crashed = await failed(unknown), await failed(a_request())
+    refused, crashed = await failed(unknown), await failed(infer_request())
     assert refused != crashed
     assert f"request {crashed}" in caplog.text
     assert await failed(unknown, ("request-id", "frame-7")) == "frame-7"
@@ -70,12 +65,12 @@ async def explained(caller: Caller, request_id: str) -> Explanation:
 
 
 async def test_late_request_is_explained_by_what_ran_ahead_of_it(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller
 ) -> None:
     agent.answer = agent.hold
-    ahead = caller.oip.ModelInfer(a_request(id="ahead"), timeout=30)
+    ahead = caller.oip.ModelInfer(infer_request(id="ahead"), timeout=30)
     await agent.until(lambda: len(agent.assignments) == 1)
-    waits = a_request(id="frame-7", parameters=parameter(timeout=300_000))
+    waits = infer_request(id="frame-7", parameters=parameter(timeout=300_000))
     failure = await caller.failure(caller.oip.ModelInfer(waits, timeout=30))
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     found = await explained(caller, "frame-7")
@@ -86,10 +81,10 @@ async def test_late_request_is_explained_by_what_ran_ahead_of_it(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_refused_request_is_explained_by_its_refusal(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(model_version="7"), timeout=30))
+async def test_refused_request_is_explained_by_its_refusal(caller: Caller) -> None:
+    failure = await caller.failure(
+        caller.oip.ModelInfer(infer_request(model_version="7"), timeout=30)
+    )
     found = await explained(caller, str(dict(failure.trailing_metadata() or ())["request-id"]))
     assert found.cause == "version"
     assert found.sentences == (f"Refused: {failure.details()}.",)
@@ -104,11 +99,9 @@ async def test_explanation_of_an_unknown_id_says_how_long_ids_are_kept(caller: C
     )
 
 
-async def test_failed_response_of_a_stream_has_the_id_of_its_request(
-    caller: Caller, a_request: RequestFactory
-) -> None:
+async def test_failed_response_of_a_stream_has_the_id_of_its_request(caller: Caller) -> None:
     call = caller.oip.ModelStreamInfer(timeout=60)
-    await call.write(a_request(model_name="unknown", id="a"))
+    await call.write(infer_request(model_name="unknown", id="a"))
     answer = (await read_message(call, oip.ModelStreamInferResponse)).infer_response
     assert answer.id == "a"
     assert answer.parameters["request-id"].string_param.startswith("r")
@@ -150,16 +143,16 @@ async def test_malformed_message_is_invalid_argument_to_every_method(caller: Cal
 
 
 async def test_clients_deadline_ends_the_request_and_stops_its_work(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller
 ) -> None:
     agent.answer = agent.hold
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=2))
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=2))
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await agent.until(lambda: len(agent.stops) == len(agent.assignments) == 1)
 
 
 async def test_worker_failure_is_reported_to_the_client_by_id_only(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
+    agent: FakeAgent, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def crash(assignment: hub_pb2.Assignment) -> None:
         await agent.end(
@@ -170,7 +163,7 @@ async def test_worker_failure_is_reported_to_the_client_by_id_only(
         )
 
     agent.answer = crash
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert "secret" not in (failure.details() or "")
     assert "secret" in caplog.text
@@ -189,11 +182,9 @@ async def answers_of(call: InferStream, count: int) -> list[oip.ModelStreamInfer
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_messages_succeed_or_fail_independently(
-    caller: Caller, a_request: RequestFactory
-) -> None:
-    good = [a_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
-    bad = a_request(id="bad", model_name="unknown").SerializeToString()
+async def test_stream_messages_succeed_or_fail_independently(caller: Caller) -> None:
+    good = [infer_request(n + 1, id=f"good-{n}").SerializeToString() for n in range(100)]
+    bad = infer_request(id="bad", model_name="unknown").SerializeToString()
 
     async def messages() -> AsyncIterator[bytes]:
         for number, data in enumerate(good):
@@ -219,9 +210,7 @@ async def test_stream_messages_succeed_or_fail_independently(
     assert any("not a valid inference.ModelInferRequest" in a.error_message for a in failed)
 
 
-async def test_stream_responds_out_of_order(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
-) -> None:
+async def test_stream_responds_out_of_order(agent: FakeAgent, caller: Caller) -> None:
     first_may_go = asyncio.Event()
 
     async def slow_first(assignment: hub_pb2.Assignment) -> None:
@@ -231,8 +220,8 @@ async def test_stream_responds_out_of_order(
 
     agent.answer = slow_first
     call = caller.oip.ModelStreamInfer(timeout=60)
-    await call.write(a_request(id="first"))
-    await call.write(a_request(id="second"))
+    await call.write(infer_request(id="first"))
+    await call.write(infer_request(id="second"))
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "second"
     first_may_go.set()
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "first"
@@ -240,11 +229,9 @@ async def test_stream_responds_out_of_order(
 
 
 @pytest.mark.usefixtures("agent")
-async def test_stream_marks_the_final_response_on_request(
-    caller: Caller, a_request: RequestFactory
-) -> None:
+async def test_stream_marks_the_final_response_on_request(caller: Caller) -> None:
     wants_final = {"triton_enable_empty_final_response": oip.InferParameter(bool_param=True)}
-    call = caller.oip.ModelStreamInfer(iter([a_request(parameters=wants_final)]), timeout=30)
+    call = caller.oip.ModelStreamInfer(iter([infer_request(parameters=wants_final)]), timeout=30)
     (answer,) = await answers_of(call, 1)
     assert answer.infer_response.parameters["triton_final_response"].bool_param
     assert answer.infer_response.raw_output_contents == [b"\0\0\x80\x3f"]

@@ -15,8 +15,7 @@ from gateway.server import Gateway
 from profiler.simulator.recording import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, infer_request
 
 
 def spec(
@@ -154,7 +153,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
 
 
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
-    config: GatewaySettings, connect: Connect, a_request: RequestFactory
+    config: GatewaySettings, connect: Connect
 ) -> None:
     async with Gateway(replace(config, drain_s=60.0)) as gateway:
         caller, agent = await connect(gateway)
@@ -165,13 +164,13 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
             await agent.complete(assignment)
 
         agent.answer = later
-        under_way = asyncio.ensure_future(caller.oip.ModelInfer(a_request(), timeout=30))
+        under_way = asyncio.ensure_future(caller.oip.ModelInfer(infer_request(), timeout=30))
         await agent.until(lambda: len(agent.assignments) == 1)
         gateway.stop()
         gateway.stop()
         stopped = asyncio.create_task(gateway.wait_stopped())
         await caller.refused()
-        failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+        failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
         assert failure.code() is grpc.StatusCode.UNAVAILABLE
         may_answer.set()
         assert (await under_way).raw_output_contents
@@ -179,14 +178,14 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
 
 
 async def test_recorded_events_replayed_give_the_same_commands(
-    config: GatewaySettings, connect: Connect, tmp_path: Path, a_request: RequestFactory
+    config: GatewaySettings, connect: Connect, tmp_path: Path
 ) -> None:
     log = tmp_path / "events.jsonl"
     async with Gateway(replace(config, event_log=log)) as gateway:
         caller, _ = await connect(gateway)
         job = await submit(caller, spec(50, qos_s=5.0))
         for _ in range(5):
-            await caller.oip.ModelInfer(a_request(), timeout=30)
+            await caller.oip.ModelInfer(infer_request(), timeout=30)
         await watched(caller, job.id)
     steps = list(replay(log, time.thread_time))
     assert any(step.recorded for step in steps)

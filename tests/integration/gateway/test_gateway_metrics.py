@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.server import Gateway
 from synergai.v1 import jobs_pb2
-from tests.integration.gateway.conftest import Caller, FakeAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request
 
 UNITS = ("seconds", "bytes", "joules", "watts", "ratio")
 """Base units; a name that has one ends with it, before the suffix of its type."""
@@ -73,9 +72,11 @@ async def scrape(gateway: Gateway) -> dict[str, Metric]:
 
 
 async def test_metrics_follow_the_naming_conventions(
-    agent: FakeAgent, caller: Caller, gateway: Gateway, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller, gateway: Gateway
 ) -> None:
-    await caller.oip.ModelInfer(a_request(), metadata=(("synergai-tenant", "shop"),), timeout=30)
+    await caller.oip.ModelInfer(
+        infer_request(), metadata=(("synergai-tenant", "shop"),), timeout=30
+    )
     job = await caller.jobs.Submit(
         jobs_pb2.SubmitRequest(spec=jobs_pb2.JobSpec(engine="echo", queries=5)), timeout=5
     )

@@ -14,8 +14,7 @@ from synergai.domain import EngineName
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, hub_pb2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent, infer_request
 
 SERVICE = "/inference.GRPCInferenceService"
 
@@ -107,7 +106,7 @@ async def test_unloaded_engine_stays_unloaded_across_restarts(
 
 
 async def test_requests_accepted_before_an_unload_complete(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller
 ) -> None:
     may_end = asyncio.Event()
 
@@ -116,7 +115,7 @@ async def test_requests_accepted_before_an_unload_complete(
         await agent.complete(assignment)
 
     agent.answer = wait
-    calls = [caller.oip.ModelInfer(a_request(), timeout=60) for _ in range(3)]
+    calls = [caller.oip.ModelInfer(infer_request(), timeout=60) for _ in range(3)]
     answers = asyncio.gather(*calls)
     await agent.until(lambda: len(agent.assignments) >= 1)
     await caller.oip.RepositoryModelUnload(unload(), timeout=30)

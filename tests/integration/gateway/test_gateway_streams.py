@@ -15,25 +15,25 @@ from synergai.v1 import hub_pb2, jobs_pb2
 from tests import http2
 from tests.calls import ReadableCall, read_message
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, config_in
-from tests.message_fields import RequestFactory, cancel_request
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, config_in, infer_request
+from tests.message_fields import cancel_request
 from tests.waiting import until
 
 
 @both_servers
 async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory
+    agent: FakeAgent, caller: Caller
 ) -> None:
     agent.answer = agent.hold
     call = caller.oip.ModelStreamInfer(timeout=60)
-    await call.write(a_request(id="held"))
+    await call.write(infer_request(id="held"))
     await agent.until(lambda: len(agent.assignments) == 1)
     await call.write(cancel_request("held"))
     await agent.until(lambda: len(agent.stops) == 1)
     answer = (await read_message(call, oip.ModelStreamInferResponse)).infer_response
     assert (answer.id, answer.parameters["status"].string_param) == ("held", "CANCELLED")
     agent.answer = agent.complete
-    await call.write(a_request(id="next"))
+    await call.write(infer_request(id="next"))
     response = await read_message(call, oip.ModelStreamInferResponse)
     assert (response.infer_response.id, response.error_message) == ("next", "")
     call.cancel()
@@ -41,10 +41,10 @@ async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(
 
 @both_servers
 async def test_open_stream_does_not_delay_the_shutdown(
-    gateway: Gateway, agent: FakeAgent, caller: Caller, a_request: RequestFactory
+    gateway: Gateway, agent: FakeAgent, caller: Caller
 ) -> None:
     call = caller.oip.ModelStreamInfer(timeout=60)
-    await call.write(a_request(id="a"))
+    await call.write(infer_request(id="a"))
     assert (await read_message(call, oip.ModelStreamInferResponse)).infer_response.id == "a"
     gateway.stop()
     stopped = asyncio.create_task(gateway.wait_stopped())
@@ -56,10 +56,10 @@ async def test_open_stream_does_not_delay_the_shutdown(
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 async def test_idle_stream_keeps_neither_its_last_request_nor_the_response(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, compression: grpc.Compression
+    agent: FakeAgent, caller: Caller, compression: grpc.Compression
 ) -> None:
     calls = [caller.oip.ModelStreamInfer(timeout=30, compression=compression) for _ in range(4)]
-    large = a_request(values=1 << 20)
+    large = infer_request(values=1 << 20)
     tracemalloc.start()
     try:
         for call in calls:
@@ -108,13 +108,13 @@ async def answer_together(agent: FakeAgent, queries: int) -> None:
 
 @both_servers
 async def test_stream_that_is_not_read_ends_and_others_go_on(
-    tmp_path: Path, connect: Connect, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Gateway(config_in(tmp_path, max_response_bytes=4 << 20)) as gateway:
         caller, agent = await connect(gateway)
         agent.answer = agent.hold
         unread = gateway.app.base.unread
-        large = a_request(values=1 << 18)
+        large = infer_request(values=1 << 18)
         call = caller.oip.ModelStreamInfer(timeout=60)
         for _ in range(8):
             await call.write(large)
@@ -130,12 +130,12 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
 
 
 async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_others_go_on(
-    tmp_path: Path, connect: Connect, a_request: RequestFactory, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = config_in(tmp_path, max_response_bytes=4 << 20)
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
-        large = agent.echoed(a_request(values=1 << 18).SerializeToString())
+        large = agent.echoed(infer_request(values=1 << 18).SerializeToString())
 
         async def answer_at_length(assignment: hub_pb2.Assignment) -> None:
             responses = [large] * assignment.count
@@ -143,7 +143,7 @@ async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_other
 
         agent.answer = answer_at_length
         unread = gateway.app.base.unread
-        data = a_request().SerializeToString()
+        data = infer_request().SerializeToString()
         with http2.Http2Connection(gateway.address) as connection:
             for stream in range(1, 17, 2):
                 call = http2.headers(stream, "/inference.GRPCInferenceService/ModelInfer")
@@ -153,7 +153,7 @@ async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_other
                     await asyncio.sleep(0.01)
                 while not connection.is_closed():  # noqa: ASYNC110 - polls
                     await asyncio.sleep(0.01)
-        response = await caller.oip.ModelInfer(a_request(), timeout=60)
+        response = await caller.oip.ModelInfer(infer_request(), timeout=60)
         assert len(response.raw_output_contents[0]) == 1 << 20
         while unread.bytes:  # noqa: ASYNC110 - polls
             await asyncio.sleep(0.01)

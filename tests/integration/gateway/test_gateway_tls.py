@@ -33,8 +33,7 @@ from synergai.wire.credentials import (
 from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
 from tests.integration.conftest import both_servers
-from tests.integration.gateway.conftest import Connect, FakeAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Connect, FakeAgent, infer_request
 from tests.tiny_tflite import save_sum
 from worker_agent.hub_client.remote import open_work_socket
 
@@ -70,9 +69,9 @@ async def joined(client: synergai.Client) -> list[str]:
 @pytest.mark.usefixtures("agent_over_tls")
 @pytest.mark.parametrize("values", [1, 1_000_000])
 async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
-    encrypted: Gateway, a_request: RequestFactory, values: int
+    encrypted: Gateway, values: int
 ) -> None:
-    request = a_request(values)
+    request = infer_request(values)
     async with open_channel(encrypted.address, rpc.channel_options(), AGENT.channel) as channel:
         stub = GRPCInferenceServiceStub(channel)
         response = await stub.ModelInfer(request, timeout=30)
@@ -80,7 +79,7 @@ async def test_requests_of_any_size_run_over_an_encrypted_work_socket(
 
 
 async def test_work_socket_reveals_neither_connection_id_nor_tensors(
-    encrypted: Gateway, connect: Connect, a_request: RequestFactory
+    encrypted: Gateway, connect: Connect
 ) -> None:
     seen = bytearray()
 
@@ -100,7 +99,7 @@ async def test_work_socket_reveals_neither_connection_id_nor_tensors(
     async with eavesdropper:
         agent.work_port = eavesdropper.sockets[0].getsockname()[1]
         await agent.reopen_work()
-        request = a_request(raw_input_contents=[b"\x11\x22\x33\x44"])
+        request = infer_request(raw_input_contents=[b"\x11\x22\x33\x44"])
         response = await caller.oip.ModelInfer(request, timeout=30)
         assert response.raw_output_contents == request.raw_input_contents
         await agent.disconnect()

@@ -10,10 +10,9 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.models.manifest import pack
-from tests.integration.gateway.conftest import Caller, FakeAgent, config_in
+from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.integration.gateway.test_gateway_store import folder, push
-from tests.message_fields import RequestFactory
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ async def value(gateway: Gateway, name: str) -> float:
 
 
 async def test_request_counts_as_demand_and_is_answered_by_the_worker_that_comes(
-    gateway: Gateway, caller: Caller, a_request: RequestFactory
+    gateway: Gateway, caller: Caller
 ) -> None:
-    answer = asyncio.ensure_future(caller.oip.ModelInfer(a_request(), timeout=60))
+    answer = asyncio.ensure_future(caller.oip.ModelInfer(infer_request(), timeout=60))
     async with asyncio.timeout(30):
         while await value(gateway, "queue_depth") != 1:
             assert not answer.done()
@@ -41,11 +40,13 @@ async def test_request_counts_as_demand_and_is_answered_by_the_worker_that_comes
 
 
 async def test_request_waits_for_an_engine_that_only_the_store_has(
-    gateway: Gateway, caller: Caller, a_request: RequestFactory, tmp_path: Path
+    gateway: Gateway, caller: Caller, tmp_path: Path
 ) -> None:
     async with Client(gateway.address) as client:
         await push(client, pack(folder(tmp_path / "net"), "net", 1))
-    answer = asyncio.ensure_future(caller.oip.ModelInfer(a_request(model_name="net"), timeout=60))
+    answer = asyncio.ensure_future(
+        caller.oip.ModelInfer(infer_request(model_name="net"), timeout=60)
+    )
     async with asyncio.timeout(30):
         while await value(gateway, "queue_depth") != 1:
             assert not answer.done()
@@ -54,15 +55,15 @@ async def test_request_waits_for_an_engine_that_only_the_store_has(
 
 
 async def test_refused_requests_are_counted(
-    gateway: Gateway, caller: Caller, a_request: RequestFactory, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.app.fleet.catalogue, "_worker_wait_s", 0.0)
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     monkeypatch.setattr(gateway.app.fleet.catalogue, "_worker_wait_s", 0.01)
-    failure = await caller.failure(caller.oip.ModelInfer(a_request(), timeout=30))
+    failure = await caller.failure(caller.oip.ModelInfer(infer_request(), timeout=30))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     assert await value(gateway, "unserved_requests_total") == 2
-    unknown = caller.oip.ModelInfer(a_request(model_name="nobody"), timeout=30)
+    unknown = caller.oip.ModelInfer(infer_request(model_name="nobody"), timeout=30)
     assert (await caller.failure(unknown)).code() is grpc.StatusCode.NOT_FOUND
     assert await value(gateway, "unserved_requests_total") == 2

@@ -13,8 +13,7 @@ from gateway.server import Gateway
 from synergai.v1 import fleet_pb2, hub_pb2
 from synergai.wire.request_codec import Buffer
 from synergai.wire.work_socket import WorkSocket
-from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
-from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, infer_request
 
 
 async def open_work_socket(
@@ -30,7 +29,7 @@ async def open_work_socket(
 
 @pytest.mark.parametrize("values", [1, 1_000_000])
 async def test_newer_socket_replaces_the_older_and_carries_requests_of_any_size(
-    agent: FakeAgent, caller: Caller, a_request: RequestFactory, values: int
+    agent: FakeAgent, caller: Caller, values: int
 ) -> None:
     def answer(data: Buffer) -> None:
         orders = hub_pb2.WorkOrders.FromString(bytes(data))
@@ -48,7 +47,7 @@ async def test_newer_socket_replaces_the_older_and_carries_requests_of_any_size(
     socket = await open_work_socket(agent.work_port, agent.connection_id, answer)
     await asyncio.wait_for(agent.work_closed.wait(), 30)
     try:
-        request = a_request(values)
+        request = infer_request(values)
         response = await caller.oip.ModelInfer(request, timeout=30)
         assert response.raw_output_contents[0] == request.raw_input_contents[0]
         assert not agent.assignments
@@ -86,7 +85,6 @@ async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) 
 async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
     config: GatewaySettings,
     connect: Connect,
-    a_request: RequestFactory,
 ) -> None:
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
@@ -94,7 +92,7 @@ async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
         stuck.write(len(agent.connection_id).to_bytes(4, "little") + agent.connection_id.encode())
         await asyncio.wait_for(agent.work_closed.wait(), 30)
         await caller.workers(1)
-        call = caller.oip.ModelInfer(a_request(6_000_000))
+        call = caller.oip.ModelInfer(infer_request(6_000_000))
         await caller.until(lambda worker: worker.state != fleet_pb2.WORKER_STATE_IDLE)
 
         agent.heartbeats = False  # as an agent that is stopped
