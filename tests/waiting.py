@@ -20,12 +20,17 @@ async def until(condition: Callable[[], object], pause_s: float = 0.0) -> None:
             await asyncio.sleep(pause_s)
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    """Wait until a condition on other processes holds."""
-    deadline = time.monotonic() + within_s
+def wait_until(
+    condition: Callable[[], object],
+    within_s: float = 60.0,
+    fault: str = "the condition was not met",
+) -> float:
+    """Wait until a condition on other processes holds; return the seconds that it took."""
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "the condition was not met"
+        assert time.monotonic() < began + within_s, fault
         time.sleep(0.02)
+    return time.monotonic() - began
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -54,6 +54,7 @@ from tests.namespaces import Namespace, enter_namespace
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 from tests.staged_engines import ENGINE as IN_STAGES
 from tests.staged_engines import all_stages, build_stages
+from tests.waiting import wait_until
 from tests.wires import Wire
 
 T = TypeVar("T")
@@ -163,22 +164,14 @@ class Member:
 
     def wait_for(self, state: str) -> float:
         """Wait until the gateway leads, or is a standby; return the seconds."""
-        return wait(lambda: state in self.health(), f"{self.fleet.address} is no {state}")
+        fault = f"{self.fleet.address} is no {state}"
+        return wait_until(lambda: state in self.health(), _WAIT_S, fault)
 
     def workers(self) -> int:
         with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(self.fleet.address) as line:
             request = fleet_pb2.ListWorkersRequest()
             return len(fleet_pb2_grpc.FleetStub(line).ListWorkers(request, timeout=1.0).workers)
         return 0
-
-
-def wait(condition: Callable[[], bool], fault: str) -> float:
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() > began + _WAIT_S:
-            raise TimeoutError(fault)
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @dataclass
@@ -335,8 +328,8 @@ def take_over(
             leader.wire.cut()
         case "sever" if leader.namespace is not None:
             leader.namespace.cut()
-    led_s = wait(lambda: standby.health() == "leads", f"no takeover after a {kind}")
-    agents_s = wait(lambda: standby.workers() == agents, f"no agents after a {kind}")
+    led_s = wait_until(lambda: standby.health() == "leads", _WAIT_S, f"no takeover after a {kind}")
+    agents_s = wait_until(lambda: standby.workers() == agents, _WAIT_S, f"no agents after a {kind}")
     time.sleep(rng.uniform(0.0, 2.0))
     if kind == "stop":
         leader.process.send_signal(signal.SIGCONT)
@@ -410,7 +403,8 @@ def run(takeovers: int, seed: int, directory: Path, kinds: Sequence[str], bare: 
         if bare:
             stack.enter_context(bare_agents(bare, hubs))
         agents = len(AGENTS) + bare
-        wait(lambda: leader.workers() == agents, f"not all of {agents} agents are registered")
+        fault = f"not all of {agents} agents are registered"
+        wait_until(lambda: leader.workers() == agents, _WAIT_S, fault)
         addresses = [member.fleet.address for member in members]
         clients = [Client(addresses, outcome, seed + number) for number in range(5)]
         metadata = oip.ModelMetadataRequest(name=ENGINE)

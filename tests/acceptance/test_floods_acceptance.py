@@ -26,7 +26,7 @@ from tests.acceptance.floods import ENGINE, KINDS
 from tests.acceptance.overload import DEADLINE_MS, QUERY_S, LoadReport
 from tests.acceptance.overload import ENGINE as EMULATED
 from tests.emulated_engines import write_emulated_engines
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 REQUESTS = 10_000
 RESETS = 50_000
@@ -288,9 +288,12 @@ def wait_for_engine(fleet: LocalFleet) -> None:
         *("--input", "[1]", "--deadline", "60"),
     ]
     environment = {**os.environ, "SYNERGAI_TOKEN": "quiet"}
-    deadline = time.monotonic() + 60
-    while subprocess.run(command, capture_output=True, check=False, env=environment).returncode:
-        assert time.monotonic() < deadline, f"no answer; see {fleet.log('gateway')}"
+
+    def is_answered() -> bool:
+        answer = subprocess.run(command, capture_output=True, check=False, env=environment)
+        return answer.returncode == 0
+
+    wait_until(is_answered, fault=f"no answer; see {fleet.log('gateway')}")
 
 
 def read_metrics(fleet: LocalFleet) -> str:

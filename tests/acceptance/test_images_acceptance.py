@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from deploy.images.build import build
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
 from tests.acceptance.images import build_base, output
+from tests.waiting import wait_until
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "qemu-aarch64-static")
 pytestmark = [
@@ -89,14 +89,14 @@ def test_gateway_and_agent_serve_from_images_without_privileges(
     run = ["podman", "run", "--detach", *SAFE]
     try:
         output(*run, "--name", names[0], gateway, "gateway", "--state", "/var/lib/synergai")
-        wait_until_ready("http://127.0.0.1:8002/healthz")
+        wait_until(lambda: is_ready("http://127.0.0.1:8002/healthz"), 30.0)
         pid = output("podman", "inspect", "--format", "{{.State.Pid}}", names[0])
         times = psutil.Process(int(pid)).cpu_times()
         assert times.user + times.system <= READY_CPU_S
         options = ["--volume", f"{models}:/models:ro", "--name", names[1], agent]
         output(*run, *options, "agent", "--models", "/models", "--state", "/var/lib/synergai")
         client = ["podman", "run", "--rm", *SAFE, tools]
-        wait_for_engine(client)
+        wait_until(lambda: "onnx_identity" in output(*client, "workers"))
         answer = json.loads(
             output(*client, "infer", "onnx_identity", "--json", "--input", "x=[1.5]")
         )
@@ -105,23 +105,12 @@ def test_gateway_and_agent_serve_from_images_without_privileges(
         subprocess.run(["podman", "rm", "--force", "--ignore", "--volumes", *names], check=False)
 
 
-def wait_until_ready(url: str) -> None:
-    deadline = time.monotonic() + 30.0
-    while True:
-        try:
-            urlopen(url, timeout=5).close()
-        except (URLError, ConnectionError):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        else:
-            return
-
-
-def wait_for_engine(client: list[str]) -> None:
-    deadline = time.monotonic() + 60.0
-    while "onnx_identity" not in output(*client, "workers"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+def is_ready(url: str) -> bool:
+    try:
+        urlopen(url, timeout=5).close()
+    except (URLError, ConnectionError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("role", LIMITS)

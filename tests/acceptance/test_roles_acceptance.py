@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,11 +81,8 @@ def running_agent(
         variables = {**bare_environment(), "SYNERGAI_AGENT_READY_FILE": str(ready)}
         agent = subprocess.Popen(command, env=variables)
         try:
-            deadline = time.monotonic() + 120
-            while not ready.exists():
-                assert agent.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: ready.exists() or agent.poll() is not None, 120.0)
+            assert ready.exists(), "the agent has ended"
             yield fleet.address, agent
         finally:
             agent.terminate()

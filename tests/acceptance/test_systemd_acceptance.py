@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from tests.acceptance.debian_root import (
     require_programs,
 )
 from tests.fake_systemd import put_programs
+from tests.waiting import wait_until
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
 EXPOSURE = {"synergai-gateway.service": 3.0, "synergai-agent.service": 5.0}
@@ -181,13 +182,6 @@ def _prepare(root: DebianRoot) -> None:
     zoo.build("onnx_identity", root.path / MODELS)
 
 
-def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return condition()
-
-
 def unit_property(container: Container, service: str, name: str) -> str:
     return container.run("systemctl", "show", "--value", f"--property={name}", service)
 
@@ -208,7 +202,7 @@ def test_both_services_start_serve_and_restart_after_a_kill(container: Container
     assert [unit_property(container, service, "ActiveState") for service in SERVICES] == [
         "active"
     ] * 2
-    assert eventually(lambda: job_succeeds(container))
+    wait_until(lambda: job_succeeds(container), 30.0)
 
     for service in SERVICES:
         before = unit_property(container, service, "MainPID")
@@ -222,10 +216,10 @@ def test_both_services_start_serve_and_restart_after_a_kill(container: Container
                 before,
             )
 
-        assert eventually(is_back)
+        wait_until(is_back, 30.0)
         assert unit_property(container, service, "NRestarts") == "1"
         print(f"\n{service}: back after {time.monotonic() - began:.1f} s")
-        assert eventually(lambda: job_succeeds(container))
+        wait_until(lambda: job_succeeds(container), 30.0)
 
 
 @pytest.mark.parametrize("role", ["agent", "gateway"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,11 +39,7 @@ def serving(
     with (directory / "serve.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=variables)
     try:
-        deadline = time.monotonic() + 30.0
-        while not ready.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: ready.exists() or process.poll() is not None, 30.0)
         yield process, json.loads(ready.read_text())
     finally:
         children = psutil.Process(process.pid).children() if process.poll() is None else []
