@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from synergai.oip import inference_pb2
+    from synergai.wire.request_codec import Buffer
 
     Array: TypeAlias = NDArray[Any]
     Tensor: TypeAlias = (
@@ -82,8 +83,8 @@ def to_raw(array: Array) -> bytes:
     return array.tobytes()
 
 
-def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    """Return raw tensor contents as an array: a read-only view, except for ``BYTES``."""
+def from_raw(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
+    """Return raw tensor contents as an array: a view of `data` wherever alignment permits."""
     dtype = _dtype(datatype)
     count = _count(shape)
     if dtype.hasobject:
@@ -93,7 +94,9 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
             f"{count:,} elements of {datatype} are {count * dtype.itemsize:,} bytes, "
             f"not {len(data):,}"
         )
-    return np.frombuffer(data, dtype).reshape(tuple(shape))
+    array = np.frombuffer(data, dtype).reshape(tuple(shape))
+    # Runtimes read whole elements, which some processors cannot do at unaligned addresses.
+    return array if array.flags.aligned else array.copy()
 
 
 def from_contents(
@@ -146,7 +149,7 @@ def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]
     return read_tensors(response.outputs, response.raw_output_contents)
 
 
-def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:
+def read_tensors(tensors: Sequence[Tensor], raw: Sequence[Buffer]) -> dict[str, Array]:
     """Return the arrays of a message's tensors by name, from raw or typed contents."""
     if raw and len(raw) != len(tensors):
         raise InvalidInput(f"there are {len(raw)} raw contents for {len(tensors)} tensors")
@@ -157,7 +160,7 @@ def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, A
                 array = from_raw(raw[index], tensor.datatype, tensor.shape)
             else:
                 array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
-        except InvalidInput as error:
+        except (InvalidInput, ValueError) as error:  # such as a shape that no array can have
             raise InvalidInput(f"tensor {tensor.name!r}: {error}") from None
         arrays[tensor.name] = array
     return arrays
@@ -179,7 +182,7 @@ def _dtype(datatype: str) -> np.dtype[Any]:
 
 
 def _count(shape: Sequence[int]) -> int:
-    if any(size < 0 for size in shape):
+    if min(shape, default=0) < 0:
         raise InvalidInput(f"the shape {list(shape)} has a negative dimension")
     return math.prod(shape)
 
@@ -200,13 +203,13 @@ def _join_elements(array: Array) -> bytes:
     return b"".join(parts)
 
 
-def _split_elements(data: bytes, count: int) -> Array:
+def _split_elements(data: Buffer, count: int) -> Array:
     elements: list[bytes] = []
     position = 0
     while position < len(data) and len(elements) < count:
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
-        elements.append(data[start:position])
+        elements.append(bytes(data[start:position]))
     if len(elements) != count or position != len(data):
         raise InvalidInput(f"the data is not {count:,} length-prefixed elements")
     return np.fromiter(elements, object, count)

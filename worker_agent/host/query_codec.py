@@ -16,7 +16,7 @@ from synergai.errors import InvalidInput, MessageTooLarge
 from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
-from synergai.wire.arrays import DTYPES
+from synergai.wire.arrays import DTYPES, read_tensors
 from synergai.wire.request_codec import SMALL_MESSAGE_BYTES, parse_header, raw_output_prefix
 from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_request
 from worker_agent.host.processing import EarlyExit, Processing
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from synergai.models.samples import Samples
     from synergai.oip.inference_pb2 import ModelInferRequest
-    from synergai.wire.request_codec import Buffer, RequestHeader
+    from synergai.wire.request_codec import Buffer
     from worker_agent.backends import Array
 
     Described: TypeAlias = Iterable[tuple[str, str, Array]]
@@ -88,7 +88,7 @@ class QueryCodec:
             return self._sample(query, message)
         check_request(message, self._engine, header.raw)
         outputs = self._outputs(message)
-        inputs = read_inputs(header)
+        inputs = read_tensors(message.inputs, header.raw)
         begin = time.perf_counter()
         inputs = self._processing.preprocess(inputs)
         return DecodedQuery(query, message, inputs, outputs, time.perf_counter() - begin)
@@ -165,9 +165,8 @@ def _check_size(size: int) -> None:
         )
 
 
-# Inputs are views of the request's bytes wherever alignment permits. A response is a list of parts,
-# with tensors as views of the outputs, whose concatenation is the serialised message: protobuf
-# allows serialised fields to be concatenated.
+# A response is a list of parts, with tensors as views of the outputs, whose concatenation is the
+# serialised message: protobuf allows serialised fields to be concatenated.
 
 TIMINGS: Final = "synergai_timings"
 """Request parameter: if true, the response includes the durations of its phases."""
@@ -176,19 +175,6 @@ _DATATYPES: Final = {
 }
 BINARY_PARAMETER: Final = "binary_data_output"
 """Request parameter; false requests typed contents. The name is that of KServe and Triton."""
-
-
-def read_inputs(header: RequestHeader) -> dict[str, Array]:
-    """Return the inputs by name of a request that has passed ``check_request``."""
-    try:
-        if not header.raw:
-            return {tensor.name: _from_typed(tensor) for tensor in header.message.inputs}
-        return {
-            tensor.name: _from_raw(tensor.datatype, tuple(tensor.shape), raw)
-            for tensor, raw in zip(header.message.inputs, header.raw, strict=True)
-        }
-    except (ValueError, KeyError, struct.error) as error:
-        raise InvalidInput("an input's data do not fit its datatype and shape") from error
 
 
 def write_response(
@@ -238,37 +224,6 @@ def _header(
     ]
     response = ModelInferResponse(model_name=model, model_version=version, outputs=outputs)
     return response.SerializeToString()
-
-
-def _from_raw(datatype: str, shape: tuple[int, ...], raw: Buffer) -> Array:
-    if datatype == "BYTES":
-        return _objects(_split_elements(raw), shape)
-    array = np.frombuffer(raw, DTYPES[datatype]).reshape(shape)
-    # Runtimes read whole elements, which some processors cannot do at unaligned addresses.
-    return array if array.flags.aligned else array.copy()
-
-
-def _from_typed(tensor: ModelInferRequest.InferInputTensor) -> Array:
-    values = getattr(tensor.contents, TYPED_FIELDS[tensor.datatype])
-    if tensor.datatype == "BYTES":
-        return _objects(list(values), tensor.shape)
-    return np.array(values, DTYPES[tensor.datatype]).reshape(tuple(tensor.shape))
-
-
-def _objects(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
-    array = np.empty(len(elements), dtype=object)
-    array[:] = elements
-    return array.reshape(tuple(shape))
-
-
-def _split_elements(raw: Buffer) -> list[bytes]:
-    elements, position = [], 0
-    while position < len(raw):
-        (size,) = struct.unpack_from("<I", raw, position)
-        position += 4
-        elements.append(bytes(raw[position : position + size]))
-        position += size
-    return elements
 
 
 def _to_wire(array: Array) -> tuple[str, Array]:

@@ -89,6 +89,13 @@ def test_received_arrays_are_read_only_views() -> None:
     assert not array.flags.writeable
 
 
+def test_array_is_aligned_wherever_its_bytes_begin() -> None:
+    data = memoryview(bytes(1) + np.arange(2, dtype="<f8").tobytes())[1:]
+    array = arrays.from_raw(data, "FP64", [2])
+    assert array.flags.aligned
+    assert array.tolist() == [0, 1]
+
+
 @given(
     st.binary(max_size=40),
     st.sampled_from([*sorted(DATATYPES), "", "FP8"]),
@@ -113,6 +120,13 @@ def test_element_out_of_range_is_rejected() -> None:
     contents = inference_pb2.InferTensorContents(int_contents=[300])
     with pytest.raises(InvalidInput, match="out of range for INT8"):
         arrays.from_contents(contents, "INT8", [1])
+
+
+def test_shape_that_no_array_can_have_is_rejected_by_name() -> None:
+    response = inference_pb2.ModelInferResponse(raw_output_contents=[b""])
+    response.outputs.add(name="y", datatype="FP32", shape=[0, 2**40, 2**40])
+    with pytest.raises(InvalidInput, match="tensor 'y': "):
+        arrays.read_outputs(response)
 
 
 def test_wrong_number_of_raw_contents_is_rejected() -> None:
