@@ -583,7 +583,7 @@ class Explanation(_message.Message):
 
     JSON_FIELD_NUMBER: _builtins.int
     json: _builtins.str
-    """An object with `cause`, `sentences` and the facts behind them; fields may be added. See
+    """An object with `sentences` and the facts behind them; fields may be added. See
     docs/guide/explain.md.
     """
     def __init__(

@@ -29,10 +29,8 @@ from synergai.errors import (
     Infeasible,
     NotFound,
     Overloaded,
-    QuotaExceeded,
     SynergaiError,
     Unavailable,
-    VersionNotFound,
 )
 from synergai.names import split_variant
 from synergai.wire.validation import check_request
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.metrics import Metrics
-    from synergai.core.explanations import Cause
     from synergai.core.pipeline import HeldTensors
     from synergai.core.scheduling.events import Assignment
     from synergai.jobs import JobState
@@ -55,17 +52,8 @@ if TYPE_CHECKING:
 
 _MAX_NAME: Final = 200
 """Characters that are kept of the name of an unknown engine."""
-_REFUSALS: Final[tuple[tuple[type[SynergaiError], Cause | None], ...]] = (
-    (Infeasible, None),
-    (DeadlineExceeded, "impossible"),
-    (QuotaExceeded, "quota"),
-    (Overloaded, "refused"),
-    (VersionNotFound, "version"),
-    (NotFound, "no worker"),
-    (EngineUnusable, "no worker"),
-    (Unavailable, "no worker"),
-)
-"""Causes of the refusals that are remembered; without one, the core knows it."""
+_REFUSALS: Final = (DeadlineExceeded, EngineUnusable, NotFound, Overloaded, Unavailable)
+"""Refusals that are remembered."""
 
 
 class Admitted(Struct, eq=False):
@@ -365,11 +353,9 @@ class Inference:
 
     def _note_refused(self, admitted: Admitted, error: SynergaiError) -> None:
         """Let the core remember a refusal, unless the request itself is wrong."""
-        for kind, refusal in _REFUSALS:
-            if isinstance(error, kind):
-                job = self._describe(admitted)
-                self.dispatcher.core.refused(job, str(error), refusal, job.arrival)
-                return
+        if isinstance(error, _REFUSALS):
+            job, infeasible = self._describe(admitted), isinstance(error, Infeasible)
+            self.dispatcher.core.refused(job, str(error), job.arrival, infeasible=infeasible)
 
     def release(self, request: Request, error: SynergaiError | None, now: float) -> None:
         """Free the room of an ended request and count its outcome."""

@@ -41,7 +41,7 @@ from synergai.domain import EngineName, Job, JobId, Outcome, Session, WorkerId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Set
 
-    from synergai.core.explanations import Cause, End, Explanation
+    from synergai.core.explanations import End, Explanation
     from synergai.core.scheduling.events import (
         AssignmentEnded,
         AssignmentStarted,
@@ -182,10 +182,10 @@ class SchedulerCore:
         """When the oldest explained request or job ended; infinite if none was dropped."""
         return self._history.kept_since
 
-    def refused(self, job: Job, reason: str, refusal: Cause | None, now: float) -> None:
-        """Note a request that was refused on arrival; without `refusal`, as infeasible."""
+    def refused(self, job: Job, reason: str, now: float, *, infeasible: bool) -> None:
+        """Note a request that was refused on arrival, maybe because no worker would be in time."""
         self.state.now = now
-        self._history.refused(_record_of(job), reason, refusal)
+        self._history.refused(_record_of(job), reason, infeasible=infeasible)
 
     @property
     def queued(self) -> int:

@@ -75,7 +75,7 @@ async def test_late_request_is_explained_by_what_ran_ahead_of_it(
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     found = await explained(caller, "frame-7")
     made = dict(failure.trailing_metadata() or ())["request-id"]
-    assert (found.id, found.state, found.cause) == (made, "expired", "busy")
+    assert (found.id, found.state) == (made, "expired")
     assert "which ran" in " ".join(found.sentences)
     ahead.cancel()
 
@@ -86,7 +86,6 @@ async def test_refused_request_is_explained_by_its_refusal(caller: Caller) -> No
         caller.oip.ModelInfer(infer_request(model_version="7"), timeout=30)
     )
     found = await explained(caller, str(dict(failure.trailing_metadata() or ())["request-id"]))
-    assert found.cause == "version"
     assert found.sentences == (f"Refused: {failure.details()}.",)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from synergai.core.explanations import Ahead, Cause, End, Explanation, Obstacle, Run, Verdict
+from synergai.core.explanations import Ahead, End, Explanation, Obstacle, Run, Verdict
 from synergai.core.scheduling.state.jobs import JobRecord, Lease, Stretch
 from synergai.domain import Job, JobId
 from synergai.jobs import JobState
@@ -72,14 +72,14 @@ class History:
         if state is not JobState.SUCCEEDED or is_stage or self._state.now > _due(job.job):
             self._keep(self._explain(job, state, reason, detailed=self._may_detail()))
 
-    def refused(self, job: JobRecord, reason: str, refusal: Cause | None) -> None:
-        """Record a request that was refused on arrival; without `refusal`, as infeasible."""
+    def refused(self, job: JobRecord, reason: str, *, infeasible: bool) -> None:
+        """Record a request that was refused on arrival, with its workers if it is infeasible."""
         detailed = self._may_detail()
-        if refusal is None:
+        if infeasible:
             self._keep(self._explain(job, JobState.REJECTED, reason, detailed=detailed))
         elif detailed:  # a tenant without a quota left would push out all others
             found = self._explain(job, JobState.REJECTED, reason, detailed=False)
-            self._keep(replace(found, refusal=refusal, has_details=True))
+            self._keep(replace(found, has_details=True))
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
         self._left.append((self._state.now, worker))
