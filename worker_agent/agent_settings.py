@@ -28,7 +28,7 @@ from synergai.runtime.setting_types import (
 )
 from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
-from worker_agent.cpu_affinity import check_places, check_thread_counts, powers_of_two
+from worker_agent.cpu_affinity import check_thread_counts, powers_of_two
 from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers import Offers, Providers
 
@@ -113,12 +113,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         "CPU cores that engines are restricted to, such as 2-5; all if empty. The "
         "others are left to the agent, and to a gateway on the same machine.",
     ] = ()
-    places: Annotated[
-        str,
-        Checked(check_places),
-        "Places, such as 2 or 4x2: equal parts of the cores, or of two cores each. Each runs "
-        "engines of its own, as a worker NAME.1, NAME.2, …; one for all cores if empty.",
-    ] = ""
     memory_mb: Annotated[
         int,
         "Limit of the memory of engines in MB: idle ones are unloaded, and else the largest is "
@@ -181,15 +175,14 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     def configurations(
         self, modes: Sequence[PowerMode] = (), offers: Offers | None = None
     ) -> tuple[Configuration, ...]:
-        """Return the available configurations, without devices that run concurrently.
+        """Return the available configurations.
 
         Those on the CPU come last, by increasing speed of the power mode and number of threads.
         """
         on_cpu = self._on_cpu(modes)
         if offers is None:
             return on_cpu
-        here = (choice for choice in offers.choices if not choice.parallel)
-        found = [each for choice in here for each in choice.configurations(on_cpu)]
+        found = [each for choice in offers.choices for each in choice.configurations(on_cpu)]
         return (*found, *(on_cpu if offers.cpu else ()))
 
     def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:

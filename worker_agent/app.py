@@ -17,7 +17,7 @@ from worker_agent.agent_settings import TOKEN_VARIABLE, AgentSettings, WorkerSet
 from worker_agent.hub_client.client import HubClient, HubLink
 from worker_agent.hub_client.remote import open_link
 from worker_agent.inventory import Inventory
-from worker_agent.machine import open_machine, plan_workers
+from worker_agent.machine import open_machine
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
 from worker_agent.providers import OPERATORS_VARIABLE
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class AgentParts:
     """The parts of an agent."""
 
-    workers: tuple[LocalWorker, ...]
+    worker: LocalWorker
     engines: ServedEngines
     reconciler: Reconciler
 
@@ -55,18 +55,12 @@ async def build_parts(
         os.environ[OPERATORS_VARIABLE] = os.pathsep.join(settings.onnx_operators)
     # Removed from the environment, for the same reason.
     token = os.environ.pop(TOKEN_VARIABLE, "") if link is None else ""
-    main = HubClient(link or open_link(config, token=token))
+    hub = HubClient(link or open_link(config, token=token))
     config.state.mkdir(parents=True, exist_ok=True)
     if link is None:
         _lock_state(config.state, stack)
-    machine = await open_machine(config, main.send_power_changed, stack)
-    power, fetched = machine.power, config.state / FOLDER
-    # The mode in force comes last, so that it is preferred among modes of the same speed.
-    modes = sorted(power.modes, key=lambda mode: mode.name == power.mode)
-    plans = plan_workers(settings, machine.cores, modes, machine.offers)
-    hubs = [
-        HubClient(link or open_link(config, plan.suffix)) if plan.suffix else main for plan in plans
-    ]
+    machine = await open_machine(config, hub.send_power_changed, stack)
+    fetched = config.state / FOLDER
     inventory = Inventory(
         settings.models,
         config.state / CACHE_FILE,
@@ -77,27 +71,22 @@ async def build_parts(
     reconciler = Reconciler(
         FetchedEngines(fetched, settings.disk_budget),
         lambda: _own_engines(settings),
-        hubs[0].send_placed,
+        hub.send_placed,
         watch.look_at,
     )
     engines = ServedEngines(settings, inventory, watch, reconciler.look_again)
-    workers: list[LocalWorker] = []
-    for plan, hub in zip(plans, hubs, strict=True):
-        worker = LocalWorker(
-            config,
-            plan,
-            machine,
-            hub,
-            on_engine_fault=engines.load_failed,
-            describe_again=engines.describe_again,
-            # One of them only, so that energy is counted, and engines are fetched, once.
-            reconciler=None if workers else reconciler,
-        )
-        stack.push_async_callback(worker.close)
-        engines.add_worker(worker)
-        workers.append(worker)
+    worker = LocalWorker(
+        config,
+        machine,
+        hub,
+        on_engine_fault=engines.load_failed,
+        describe_again=engines.describe_again,
+        reconciler=reconciler,
+    )
+    stack.push_async_callback(worker.close)
+    engines.set_worker(worker)
     stack.push_async_callback(engines.close)  # before the hosts that it loads
-    return AgentParts(tuple(workers), engines, reconciler)
+    return AgentParts(worker, engines, reconciler)
 
 
 def _lock_state(state: Path, stack: AsyncExitStack) -> None:
@@ -127,31 +116,26 @@ class Agent:
         self._link = hub
         self._stop = asyncio.Event()
         self._exit_stack: contextlib.AsyncExitStack
-        self._workers: tuple[LocalWorker, ...]
+        self._worker: LocalWorker
         self._engines: ServedEngines
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             parts = await build_parts(self._config, self._link, stack)
-            self._workers, self._engines = parts.workers, parts.engines
+            self._worker, self._engines = parts.worker, parts.engines
             pinned = self._config.worker.sessions
             await parts.engines.discover(session.engine for session in pinned)
             # Failures are logged by the pool; the registration lists the resident sessions.
-            loads = [
-                worker.start_load(session)
-                for session in pinned
-                for worker in self._workers_for(session.configuration.execution_provider)
-            ]
+            loads = [parts.worker.start_load(session) for session in pinned]
             started = (load for load in loads if isinstance(load, asyncio.Task))
             await asyncio.gather(*started, return_exceptions=True)
             # The failure of a loop is a bug, and ends the agent.
             loops = await stack.enter_async_context(asyncio.TaskGroup())
-            for worker in self._workers:
-                stack.callback(worker.runner.abandon_all)
+            stack.callback(parts.worker.runner.abandon_all)
             stack.enter_context(ready_file(self._config.ready_file))
             for loop in (
-                *(worker.hub.run(worker) for worker in self._workers),
-                *(worker.hosts.enforce_memory_budget() for worker in self._workers),
+                parts.worker.hub.run(parts.worker),
+                parts.worker.hosts.enforce_memory_budget(),
                 parts.reconciler.run(),
                 parts.engines.track(),
             ):
@@ -165,8 +149,8 @@ class Agent:
 
     @property
     def ready(self) -> bool:
-        """Whether all workers get work from the gateway, and for all engines of this machine."""
-        return self._engines.described and all(worker.hub.connected for worker in self._workers)
+        """Whether the worker gets work from the gateway, and for all engines of this machine."""
+        return self._engines.described and self._worker.hub.connected
 
     def stop(self) -> None:
         """Start a graceful shutdown: complete outstanding work, accept no more. Idempotent."""
@@ -176,13 +160,4 @@ class Agent:
         """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over."""
         await self._stop.wait()
         _log.info("draining")
-        await asyncio.gather(*(worker.drain(self._config.drain_s) for worker in self._workers))
-
-    def _workers_for(self, provider: str) -> list[LocalWorker]:
-        """Return the workers with configurations of a provider; the first one if there is none."""
-        found = [
-            worker
-            for worker in self._workers
-            if any(each.execution_provider == provider for each in worker.configurations)
-        ]
-        return found or [self._workers[0]]
+        await self._worker.drain(self._config.drain_s)

@@ -165,7 +165,7 @@ def check(config: Config = None) -> None:
         modes, reading = controller.modes(), controller.read()
     finally:
         controller.close()
-    _print_offers(offers, worker.worker_id)
+    _print_offers(offers)
     _print_modes(modes, reading)
     usable = [mode for mode in modes if not mode.refused]
     _print_configurations(worker.configurations(usable, offers), worker.worker_id)
@@ -173,14 +173,12 @@ def check(config: Config = None) -> None:
         raise typer.Exit(1)
 
 
-def _print_offers(offers: Offers, worker_id: str) -> None:
+def _print_offers(offers: Offers) -> None:
     # Imported here: an agent never needs it, and it takes 2 MB.
     from synergai.cli.output import print_table
 
     rows = [("CPU", "", "offered")] if offers.cpu else []
-    for choice in offers.choices:
-        beside = f"offered, as worker {worker_id}.{choice.suffix}"
-        rows.append((choice.name, choice.device, beside if choice.parallel else "offered"))
+    rows += [(choice.name, choice.device, "offered") for choice in offers.choices]
     rows += [
         (refusal.choice.name, refusal.choice.device, f"not offered: {refusal.reason}")
         for refusal in offers.refusals

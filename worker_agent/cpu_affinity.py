@@ -13,9 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synergai.domain import MAX_THREADS
 from synergai.errors import InvalidInput
-from synergai.names import is_number
 from worker_agent.power.files import format_cpus
 
 if TYPE_CHECKING:
@@ -47,34 +45,6 @@ def powers_of_two(cores: int) -> list[int]:
     """Return 1, 2, 4, … up to `cores`, which is the last one."""
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power < cores]
     return [*counts, cores]
-
-
-def split_places(places: str, cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores of each place: ``4`` equal parts of `cores`, or ``4x2``, two cores each."""
-    count, each = _parse_places(places)
-    each = each or len(cores) // count
-    if not each or count * each > len(cores):
-        raise InvalidInput(
-            f"{places} places need {count * max(1, each)} cores, but engines have {len(cores)}"
-        )
-    return [tuple(cores[place * each : (place + 1) * each]) for place in range(count)]
-
-
-def check_places(places: str) -> str:
-    """Return `places` if it is empty or in the format of `split_places`."""
-    if places:
-        _parse_places(places)
-    return places
-
-
-def _parse_places(places: str) -> tuple[int, int]:
-    count, separator, each = places.partition("x")
-    numbers = [count, each] if separator else [count]
-    if not all(is_number(text, MAX_THREADS) and int(text) for text in numbers):
-        raise InvalidInput(
-            f"{places!r} are no places: write their number, such as 4, or 4x2 for two cores each"
-        )
-    return int(count), int(each or 0)
 
 
 def thread_cores(threads: int) -> tuple[int, ...]:

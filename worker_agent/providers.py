@@ -9,8 +9,7 @@ the one in configurations, so that one execution provider can have several of th
 
     [providers.TensorRT-fp16]
     provider = "TensorRT"
-    devices = ["0", "1"]
-    parallel = true
+    device = "1"
     cache = "/var/cache/synergai/tensorrt"
     options = { trt_fp16_enable = "1" }
 
@@ -92,7 +91,7 @@ class ProviderKind:
         """Check that an option is one of ONNX Runtime's, which knows them, and no other setting."""
         if not self.runtime_name:
             raise InvalidInput(f"{self.name} has no options, so it cannot use {option!r}")
-        elsewhere = {self.device_option: "devices", self.threads_option: "threads"}
+        elsewhere = {self.device_option: "device", self.threads_option: "threads"}
         elsewhere |= dict.fromkeys(self.cache_options, "cache")
         if option in elsewhere:
             raise InvalidInput(
@@ -182,14 +181,12 @@ def kind_with_runtime_name(runtime_name: str) -> ProviderKind | None:
 
 
 _MAX_DEVICE_THREADS: Final = 1
-_NOT_IN_NAMES: Final = str.maketrans({":": "-", ",": "-"})
 
 
 class ProviderChoice(Struct, frozen=True, kw_only=True):
     """An execution provider on one device, or the CPU.
 
-    It is called by the name of its table in the settings. If `parallel`, the device is a separate
-    worker, concurrent with the others. The cache has compiled models.
+    It is called by the name of its table in the settings. The cache has compiled models.
     """
 
     name: str
@@ -197,7 +194,6 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
     device: str = ""
     options: dict[str, str] = {}
     cache: Path | None = None
-    parallel: bool = False
 
     @property
     def details(self) -> ProviderKind:
@@ -206,11 +202,6 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
     @property
     def uses_threads(self) -> bool:
         return self.details.uses_threads(self.device)
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the id of its separate worker, such as ``cuda0``."""
-        return f"{self.name}{self.device}".lower().translate(_NOT_IN_NAMES)
 
     def __str__(self) -> str:
         return f"{self.name} on device {self.device}" if self.device else self.name
@@ -300,40 +291,31 @@ _Scalar: TypeAlias = bool | int | float | str
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
     provider: Annotated[str, Meta(min_length=1)] = ""
-    devices: tuple[_Scalar, ...] = ()
-    parallel: bool = False
+    device: _Scalar = ""
     cache: str | None = None
     options: dict[str, _Scalar] = {}
 
 
 def parse_providers(value: object) -> tuple[ProviderChoice, ...]:
-    """Parse a list of names, or tables by name; return a choice for each device."""
+    """Parse a list of names, or tables by name."""
     if isinstance(value, dict):
-        tables = [_parse_table(name, table) for name, table in value.items()]
+        found = [_parse_table(name, table) for name, table in value.items()]
     else:
         names = list(value) if isinstance(value, (list, tuple)) else [value]
-        tables = [
-            [name] if isinstance(name, ProviderChoice) else _parse_table(name, {}) for name in names
+        found = [
+            name if isinstance(name, ProviderChoice) else _parse_table(name, {}) for name in names
         ]
-    for name, count in Counter(choices[0].name for choices in tables).items():
+    for name, count in Counter(choice.name for choice in found).items():
         if count > 1:
             raise InvalidInput(f"{name} is listed twice")
-    found = tuple(choice for choices in tables for choice in choices)
-    workers: dict[str, ProviderChoice] = {}
-    for choice in found:
-        if choice.parallel and (other := workers.setdefault(choice.suffix, choice)) is not choice:
-            raise InvalidInput(
-                f"{other} and {choice} would be one worker, {choice.suffix!r}: give one of the two "
-                "tables another name"
-            )
-    return found
+    return tuple(found)
 
 
 Providers: TypeAlias = Annotated[tuple[ProviderChoice, ...], Parsed(parse_providers)]
 """Execution providers of configurations; all that are offered if empty."""
 
 
-def _parse_table(name: object, table: object) -> list[ProviderChoice]:
+def _parse_table(name: object, table: object) -> ProviderChoice:
     if not isinstance(name, str):
         raise InvalidInput(f"{name!r} is not the name of an execution provider")
     validate_name(name, "name of an execution provider")
@@ -345,36 +327,26 @@ def _parse_table(name: object, table: object) -> list[ProviderChoice]:
     if CPU in (name, kind_name):
         if table or name != CPU:
             raise InvalidInput("CPU is the default provider: it has no settings and no other name")
-        return [ProviderChoice(name=CPU, kind=CPU)]
+        return ProviderChoice(name=CPU, kind=CPU)
     kind = kind_of(kind_name)
-    devices = tuple(map(_text, given.devices))
-    if len(set(devices)) < len(devices):
-        raise InvalidInput(f"{name}: a device is listed twice")
+    device = _text(given.device)
     options = {key: _text(each) for key, each in given.options.items()}
     try:
-        for device in devices:
+        if device:
             kind.check_device(device)
         for option in options:
             kind.check_option(option)
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from None
-    if len(devices) > 1 and not given.parallel:
-        raise InvalidInput(
-            f"{name}: {len(devices)} devices run side by side: set parallel = true, or name one"
-        )
     if given.cache is not None and not kind.cache_options:
         raise InvalidInput(f"{name}: {kind.name} keeps no compiled models, so it needs no cache")
-    return [
-        ProviderChoice(
-            name=name,
-            kind=kind.name,
-            device=device,
-            parallel=given.parallel,
-            cache=None if given.cache is None else Path(given.cache),
-            options=options,
-        )
-        for device in devices or (kind.device,)
-    ]
+    return ProviderChoice(
+        name=name,
+        kind=kind.name,
+        device=device or kind.device,
+        cache=None if given.cache is None else Path(given.cache),
+        options=options,
+    )
 
 
 def _text(value: _Scalar) -> str:

@@ -1,4 +1,4 @@
-"""The machine's engines: found in the model directory, run by its workers, known to the gateway."""
+"""The machine's engines: found in the model directory, run by its worker, known to the gateway."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ModelDirectoryWatch:
 
 
 class ServedEngines:
-    """Passes the engines of the inventory on to the workers, and replaces those that change.
+    """Passes the engines of the inventory on to the worker, and replaces those that change.
 
     `on_changed` is called when an engine of the model directory was changed or removed.
 
@@ -123,14 +123,14 @@ class ServedEngines:
         self._inventory = inventory
         self._watch = watch
         self._on_changed = on_changed
-        self._workers: list[LocalWorker] = []
-        # As the inventory describes them; each worker has those that it can run.
+        self._worker: LocalWorker
+        # As the inventory describes them; the worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
         self._replacing: dict[EngineName, asyncio.Task[None]] = {}
         self._tasks = TaskBag()
 
-    def add_worker(self, worker: LocalWorker) -> None:
-        self._workers.append(worker)
+    def set_worker(self, worker: LocalWorker) -> None:
+        self._worker = worker
 
     async def discover(self, first: Iterable[EngineName]) -> None:
         """Find all engines, and describe the `first` ones; the others are pending."""
@@ -194,9 +194,8 @@ class ServedEngines:
             _log.info("engine %s was removed", name)
             former = self._engines[name]
             removed = replace(former, fault=REMOVED, pending=False, too_large=False)
-            for worker in self._workers:
-                worker.hosts.retire(name)
-                worker.remove_engine(removed)
+            self._worker.hosts.retire(name)
+            self._worker.remove_engine(removed)
         elif not (engine.fault and self._keep(name, engine.fault)):
             _log.info("engine %s was added or changed", name)
             self._replacing[name] = self._tasks.start(self._replace(engine))
@@ -210,7 +209,7 @@ class ServedEngines:
         former = self._engines.get(name)
         if former is None or former.fault:
             return False
-        if not any([worker.hosts.keep(name) for worker in self._workers]):  # noqa: C419 - each one
+        if not self._worker.hosts.keep(name):
             return False
         _log.warning("engine %s: its changed files are not used, the former ones still are", name)
         unused = [each for each in former.unused_variants if each.variant]
@@ -219,24 +218,22 @@ class ServedEngines:
 
     async def _replace(self, engine: Engine) -> None:
         """Let an engine's changed files serve, once they are loaded if the former ones were."""
-        await asyncio.gather(*(worker.replace_engine(engine) for worker in self._workers))
+        await self._worker.replace_engine(engine)
         self._replacing.pop(engine.name, None)
         self._engines[engine.name] = engine
 
     def _loaded_again(self, engine: Engine) -> None:
         """Replace the description of an engine, or its files if sessions run the former ones."""
         name = engine.name
-        if name in self._replacing or any(worker.hosts.keeps(name) for worker in self._workers):
+        if name in self._replacing or self._worker.hosts.keeps(name):
             self._engine_changed(name, engine)
         else:
             self._update_engine(engine)
 
     def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine
-        for worker in self._workers:
-            worker.set_engine(engine)
+        self._worker.set_engine(engine)
 
     def _update_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine
-        for worker in self._workers:
-            worker.update_engine(engine)
+        self._worker.update_engine(engine)

@@ -1,9 +1,4 @@
-"""A worker of this machine: what runs one assignment at a time.
-
-A machine may be several of them; see `worker_agent.machine`. The gateway knows them by ids of their
-own: what it says of a worker, it says of them. They share the machine's model directory, the limit
-of its memory and its class.
-"""
+"""This machine as a worker: what it offers to the gateway, and what the gateway orders."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ from worker_agent.hosts.provider_offers import Runtimes
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.placements.sending import send_engine
-from worker_agent.providers import EMULATED, KINDS, RUNTIMES
+from worker_agent.providers import EMULATED, RUNTIMES
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.client import HubClient
-    from worker_agent.machine import Machine, WorkerPlan
+    from worker_agent.machine import Machine
     from worker_agent.placements.reconciler import Fetch, Reconciler
     from worker_agent.placements.sending import Send
 
@@ -51,26 +46,24 @@ _log = logging.getLogger(__name__)
 
 
 class LocalWorker:
-    """A worker of this machine.
+    """This machine as a worker.
 
     Args:
         describe_again: loads an engine again if its last load hung or crashed.
-        reconciler: of one worker of the machine, which reports its energy, too.
     """
 
     def __init__(
         self,
         config: AgentSettings,
-        plan: WorkerPlan,
         machine: Machine,
         hub: HubClient,
         *,
         on_engine_fault: Callable[[Engine], None],
         describe_again: Callable[[EngineName], Awaitable[None]],
-        reconciler: Reconciler | None,
+        reconciler: Reconciler,
     ) -> None:
         self._settings = config.worker
-        self._plan = plan
+        self._cores = machine.cores
         self._memory = machine.memory
         self.exchange = machine.exchange
         self.hub = hub
@@ -78,10 +71,10 @@ class LocalWorker:
         self._on_engine_fault = on_engine_fault
         self._describe_again = describe_again
         self._reconciler = reconciler
-        self._meter = None if reconciler is None else machine.meter
-        self.configurations = plan.configurations
-        providers = {choice.name: choice for choice in plan.providers}
-        backends = (KINDS[choice.kind].backends for choice in plan.providers)
+        self._meter = machine.meter
+        self.configurations = machine.configurations
+        providers = {choice.name: choice for choice in machine.offers.choices}
+        backends = (choice.details.backends for choice in machine.offers.choices)
         self._provider_backends = frozenset[str]().union(*backends)
         self._provider_names = ", ".join(providers)
         self._engines: dict[EngineName, Engine] = {}
@@ -90,15 +83,15 @@ class LocalWorker:
         self._models = ModelDirectories(self._settings.models, config.state / FOLDER)
         self.hosts = HostPool(
             self._models,
-            memory_bytes=plan.memory_bytes,
+            memory_bytes=self._settings.memory_bytes,
             memory=machine.memory,
-            cores=plan.cores,
+            cores=self._settings.cores,
             providers=providers,
             pinned=self._settings.sessions,
             on_change=self._session_changed,
             on_unusable=self._configurations_unusable,
         )
-        self._modes = PowerModeHosts(self.hosts, None if plan.suffix else machine.power)
+        self._modes = PowerModeHosts(self.hosts, machine.power)
         self._idle = asyncio.Event()
         self.runner = Runner(
             self._modes,
@@ -205,10 +198,10 @@ class LocalWorker:
         fetched = await asyncio.to_thread(self._models.fetched_of, list(self._engines))
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
-            worker_id=self._plan.id,
+            worker_id=self._settings.worker_id,
             worker_class=self._settings.worker_class,
             agent_version=self._settings.agent_version,
-            cores=self._plan.usable_cores,
+            cores=self._cores,
             memory_bytes=usable_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
             engines=[
@@ -222,9 +215,9 @@ class LocalWorker:
                 if session.engine not in self._removed
             ],
             power_mode=self._modes.mode,
-            meter="" if self._meter is None else self._meter.source,
+            meter=self._meter.source,
             instance=self._instance,
-            backends=() if self._reconciler is None else _installed_backends(),
+            backends=_installed_backends(),
             labels=self._settings.labels,
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
@@ -235,7 +228,7 @@ class LocalWorker:
                 for session, size in self.hosts.session_bytes().items()
             ],
             pinned=map(converters.session_to_proto, self._settings.sessions),
-            engine_cores=self._plan.usable_cores,
+            engine_cores=self._cores,
             peer_port=self.exchange.port,
             peer_certificate=self.exchange.certificate,
             fetched=fetched,
@@ -248,13 +241,12 @@ class LocalWorker:
         beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
         for worker_id, link in self.exchange.peers.links.items():
             beat.peers.add(worker_id=worker_id, **link._asdict())
-        if self._meter is not None and (draw := self._meter.read()) is not None:
+        if (draw := self._meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat
 
     def place_engines(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        if self._reconciler is not None:
-            self._reconciler.set_placements(placements, fetch)
+        self._reconciler.set_placements(placements, fetch)
 
     def send_engine(self, engine: EngineName, send: Send) -> None:
         self._sends.start(send_engine(self._settings.models, engine, send))

@@ -103,7 +103,7 @@ class LinkProbes:
     def _is_unknown(self, pair: _Pair, known: Mapping[_Pair, object]) -> bool:
         ends = self._ends(pair)
         if GATEWAY not in pair:
-            return len({each.instance for each in ends}) == 2 and pair not in known
+            return len(ends) == 2 and pair not in known
         # What is sent to a worker does not tell how fast the way back is.
         is_known = pair in known and (
             pair[0] == GATEWAY or all(each.received_bytes_per_s for each in ends)

@@ -305,7 +305,6 @@ class ConnectedWorker:
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
             pinned=self.pinned,
-            machine=self.instance,
             cores=self.engine_cores,
         )
 

@@ -22,7 +22,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     panels: ClassVar[dict[str, tuple[str, ...]]] = {
         "Worker": (
             *("worker_id", "worker_class", "labels", "providers", "onnx_operators", "cores"),
-            *("places", "memory_mb", "pin", "disk_budget", "power", "power_modes", "peer_port"),
+            *("memory_mb", "pin", "disk_budget", "power", "power_modes", "peer_port"),
         ),
         **GatewaySettings.panels,
     }

@@ -112,8 +112,7 @@ def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement],
         measurer = Measurer(
             settings,
             modes,
-            # Devices of one provider are alike; the first one stands for all.
-            {choice.name: choice for choice in reversed(offers.choices)},
+            {choice.name: choice for choice in offers.choices},
             origins,
             settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
             timer,

@@ -139,8 +139,7 @@ def execution_providers(draft: Draft, engine: EngineDefinition, machine: Machine
         yield draft
     if offers is None:
         return
-    # Devices of one provider are alike; the first one stands for all.
-    for choice in {each.name: each for each in reversed(offers.choices)}.values():
+    for choice in offers.choices:
         backend = engine.of_variant(draft.configuration.variant).backend
         if backend not in choice.details.backends:
             yield Pruned(f"{engine.name} with {choice.name}", f"does not run {backend} engines")

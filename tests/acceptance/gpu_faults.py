@@ -95,9 +95,10 @@ class Trial:
             return f"killed {len(hosts)}: {described(status, {ON_GPU})}"
 
     def beside_the_cpu(self) -> str:
-        """Run the GPU as a worker of its own: two jobs run at the same time."""
-        settings = "[providers.CPU]\n[providers.CUDA]\nparallel = true\n"
-        with self._fleet("parallel", settings, workers=2, cpu_qps=900.0) as (_, client):
+        """Start an agent for the GPU, beside that for the CPU: two jobs run at the same time."""
+        with self._fleet("beside", "[providers.CPU]\n", cpu_qps=900.0) as (fleet, client):
+            self._start_agent(fleet, "gpu", "[providers.CUDA]\n")
+            fleet.wait_for_workers(2)
             handles = []
             for count in (JOB, 200):
                 handles.append(client.submit(self._engine, queries=count))
@@ -107,7 +108,7 @@ class Trial:
                 for handle in handles
                 for each in handle.wait().executions
             }
-            expect({worker for worker, _ in used} == {"board", "board.cuda0"}, str(used))
+            expect({worker for worker, _ in used} == {"board", "gpu"}, str(used))
             return str(sorted(used))
 
     def _falls_back(self, name: str, settings: str) -> str:
@@ -119,14 +120,15 @@ class Trial:
             unusable = [each.reason for each in worker.unusable] or "not offered"
             return f"{told}; at the gateway: {unusable}"
 
-    def _settings(self, name: str, text: str) -> Path:
+    def _start_agent(self, fleet: LocalFleet, name: str, settings: str) -> None:
         path = self._directory / f"{name}.toml"
-        path.write_text(text)
-        return path
+        path.write_text(settings)
+        options = ("--threads", "1", "--config", str(path))
+        fleet.start_agent(name, models=self._models, worker_class=CLASS, options=options)
 
     @contextlib.contextmanager
     def _fleet(
-        self, name: str, settings: str, workers: int = 1, cpu_qps: float = 10.0
+        self, name: str, settings: str, cpu_qps: float = 10.0
     ) -> Iterator[tuple[LocalFleet, SyncClient]]:
         """Start a gateway by whose dictionary the GPU is the faster one, and a worker."""
         dictionary = self._directory / f"{name}.db"
@@ -139,13 +141,8 @@ class Trial:
         )
         with LocalFleet(self._directory / name) as fleet:
             fleet.start_gateway(("--dictionary", str(dictionary)))
-            fleet.start_agent(
-                "board",
-                models=self._models,
-                worker_class=CLASS,
-                options=("--threads", "1", "--config", str(self._settings(name, settings))),
-            )
-            fleet.wait_for_workers(workers)
+            self._start_agent(fleet, "board", settings)
+            fleet.wait_for_workers(1)
             with SyncClient(fleet.address) as client:
                 yield fleet, client
 

@@ -53,13 +53,18 @@ class Host(Protocol):
         """Kill the process for a reason; if it is loading, its start raises `error`."""
 
 
+async def _nothing_to_evict(_size: int) -> bool:
+    return False
+
+
 class HostMemory:
     """All engine hosts of an agent, and the limit of their memory; 0 is none.
 
     Those that are loading or being inspected are included, and so are tensors that are held.
 
     Attributes:
-        enforcing: held while a pool makes room, or kills a host for want of it.
+        evict_idle: evicts idle sessions until some bytes fit; returns whether they then do.
+        enforcing: held while room is made, or a host is killed for want of it.
     """
 
     def __init__(
@@ -69,21 +74,14 @@ class HostMemory:
     ) -> None:
         self.limit_bytes = limit_bytes
         self._held = held
-        self._evict_idle: list[Callable[[int], Awaitable[bool]]] = []
+        self.evict_idle: Callable[[int], Awaitable[bool]] = _nothing_to_evict
         self.hosts: set[Host] = set()
         self.enforcing = asyncio.Lock()
-
-    def add_pool(self, evict_idle: Callable[[int], Awaitable[bool]]) -> None:
-        """Add a pool by what evicts its idle sessions until some bytes fit, if they then do."""
-        self._evict_idle.append(evict_idle)
 
     async def make_room(self, size: int) -> bool:
         """Evict idle sessions until `size` more bytes fit the limit; return whether they do."""
         async with self.enforcing:
-            for evict_idle in self._evict_idle:
-                if await evict_idle(size):
-                    return True
-        return False
+            return await self.evict_idle(size)
 
     def used_bytes(self) -> int:
         """Return the resident memory of all hosts, and the size of the held tensors."""

@@ -75,7 +75,7 @@ class HostPool:
         self.memory_bytes = memory_bytes
         self.is_closing = False
         self._memory = HostMemory() if memory is None else memory
-        self._memory.add_pool(self._evict_idle)
+        self._memory.evict_idle = self._evict_idle
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)

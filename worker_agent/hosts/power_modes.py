@@ -23,7 +23,7 @@ class PowerModeHosts:
     work, and its duration is setup time of the work that needs it.
     """
 
-    def __init__(self, hosts: HostPool, power: PowerManager | None) -> None:
+    def __init__(self, hosts: HostPool, power: PowerManager) -> None:
         self._hosts = hosts
         self._power = power
         self._switching = TaskBag()
@@ -31,7 +31,7 @@ class PowerModeHosts:
     @property
     def mode(self) -> str:
         """The active power mode; empty if unknown or not applicable."""
-        return "" if self._power is None else self._power.mode
+        return self._power.mode
 
     def get_resident(self, session: Session) -> HostProcess | None:
         """Return the host of `session` if it is resident and its power mode is active."""
@@ -52,7 +52,7 @@ class PowerModeHosts:
 
     def _mode_is_active(self, session: Session) -> bool:
         mode = session.configuration.power_mode
-        return self._power is None or not mode or mode == self._power.mode
+        return not mode or mode == self._power.mode
 
     async def _switch_and_load(self, session: Session) -> HostProcess:
         mode = session.configuration.power_mode
@@ -62,9 +62,8 @@ class PowerModeHosts:
         for other in self._hosts.resident_sessions():
             if other.configuration.power_mode != mode:
                 await self._hosts.unload(other)
-        if self._power is not None:
-            try:
-                await self._power.ensure(mode)
-            except NotSupported as error:  # not a fault of the engine
-                raise Unavailable(str(error)) from error
+        try:
+            await self._power.ensure(mode)
+        except NotSupported as error:  # not a fault of the engine
+            raise Unavailable(str(error)) from error
         return await self._hosts.load(session)

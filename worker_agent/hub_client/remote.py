@@ -46,24 +46,13 @@ _FILES_PING: Final = ("grpc.keepalive_time_ms", 30_000)
 _ENDED: Final = "the connection to the gateway has ended"
 
 
-def open_link(config: AgentSettings, suffix: str = "", token: str = "") -> RemoteHub:
-    """Return the link to the gateway for a worker, which proves its own identity.
-
-    Args:
-        suffix: of the worker's id; empty for the machine's.
-        token: enrolment token, unless there is a file.
-    """
-    state, token_file = config.state, config.enrolment_token_file
-    if suffix:
-        state = state / "workers" / suffix
-        state.mkdir(parents=True, exist_ok=True)
-        if token_file is not None:
-            token_file = token_file.with_name(f"{token_file.name}.{suffix}")
+def open_link(config: AgentSettings, token: str = "") -> RemoteHub:
+    """Return the link to the gateway, with an enrolment token unless there is a file with it."""
     hub = RemoteHub(
         config.gateway,
         config.max_message_bytes,
         partial(ClientTls.read, config.tls_ca, config.tls_cert, config.tls_key),
-        WorkerIdentity(state, token_file, token),
+        WorkerIdentity(config.state, config.enrolment_token_file, token),
         LatestLeader(config.state),
     )
     hub.check()

@@ -48,7 +48,6 @@ class Worker(Struct, frozen=True, kw_only=True):
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
-        machine: what the workers of one machine have in common; empty if it has no others.
         cores: CPU cores of its engines, for concurrent requests; 0 if it runs one
             assignment after another.
     """
@@ -67,7 +66,6 @@ class Worker(Struct, frozen=True, kw_only=True):
     session_bytes: dict[EngineName, int] = {}
     session_sizes: tuple[SessionSize, ...] = ()
     pinned: frozenset[Session] = frozenset()
-    machine: str = ""
     cores: int = 0
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from synergai.core.scheduling.job_queue import JobQueue
-from synergai.core.scheduling.state.estimate import LONG_S, Contention, Estimate, Observed
+from synergai.core.scheduling.state.estimate import LONG_S, Estimate, Observed
 from synergai.core.scheduling.state.estimator import Estimator
 from synergai.core.scheduling.state.loads import Loads
 from synergai.core.scheduling.state.workers import WorkerRecord
@@ -84,10 +84,6 @@ class Fleet:
             idle_since=now,
         )
         self._next_index += 1
-        if worker.machine:
-            for other in self.workers.values():
-                if other.worker.machine == worker.machine:
-                    record.mates[other.index], other.mates[record.index] = other, record
         self.workers[worker.id] = record
         self.set_engines(record, worker.engines)
         self.update_availability(record, now)
@@ -96,8 +92,6 @@ class Fleet:
     def remove(self, worker: WorkerRecord) -> None:
         """Remove a worker; if it returns soon, its paces are still known."""
         del self.workers[worker.id]
-        for mate in worker.mates.values():
-            del mate.mates[worker.index]
         self._absent[worker.id] = worker.observed
         if len(self._absent) > _MAX_ABSENT:
             del self._absent[next(iter(self._absent))]
@@ -216,7 +210,6 @@ class View:
         self.serving = self.fleet.serving
         self.loads = Loads()
         self.estimator = Estimator(dictionary, self.loads, settings)
-        self.contention = Contention()
         self.variants = Variants(self.estimator, self.workers, self.serving, self.queue, settings)
         self.extended_at = -math.inf
         self.slowed_at = -math.inf
@@ -288,14 +281,6 @@ class View:
         return variants.choose_for_job(job, worker, fastest, self.now)[0]
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
-        """Return seconds per query while the worker's machine runs what it runs now."""
-        alone_s = self.alone_query_s(job, worker, estimate)
-        if not worker.mates:
-            return alone_s
-        worker_class = worker.worker.worker_class
-        return alone_s * self.contention.slowdown(worker_class, job.job.engine, worker.company)
-
-    def alone_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
         gain = 1.0 if estimate.job_batches is None else estimate.batch_gain(job.job.queries)
         transfer_s = estimate.tensor_s(job.job.queries) if job.job.with_tensors else 0.0

@@ -43,7 +43,7 @@ class Agents:
 
     def join(self, name: str) -> ConnectedWorker:
         worker = make_worker(name)
-        worker.instance, worker.peer_address = f"machine of {name}", f":{name}"
+        worker.peer_address = f":{name}"
         worker.peer_links = {}
         return worker
 
@@ -125,11 +125,9 @@ async def test_worker_whose_work_stream_has_ended_gets_no_probes(agents: Agents)
     assert agents.kinds("a") == []
 
 
-async def test_links_within_a_machine_are_not_probed(agents: Agents) -> None:
-    first, second = agents.workers.values()
-    second.instance = first.instance
-    first.local = second.local = True
-    assert agents.probes.unknown([A_TO_B]) == []
+async def test_link_to_the_own_worker_of_the_gateway_is_not_probed(agents: Agents) -> None:
+    agents.workers[WorkerId("a")].local = True
+    assert agents.probes.unknown([A_TO_B]) == [("a", "b"), ("b", GATEWAY)]
 
 
 async def test_workers_without_a_peer_port_are_linked_by_the_gateway(agents: Agents) -> None:

@@ -8,11 +8,9 @@ import pytest
 from synergai.errors import InvalidInput
 from worker_agent import cpu_affinity
 from worker_agent.cpu_affinity import (
-    check_places,
     check_thread_counts,
     pin_new_threads,
     restrict_to,
-    split_places,
     thread_cores,
 )
 
@@ -71,21 +69,3 @@ def test_all_cores_are_used_if_none_of_the_given_is_online(
     restrict_to((8000, 8001))
     assert os.sched_getaffinity(0) == before
     assert "none of the cores 8000-8001 is online" in caplog.text
-
-
-def test_places_are_equal_parts_of_the_cores() -> None:
-    cores = (0, 1, 2, 5, 6, 7, 8)
-    assert split_places("2", cores) == [(0, 1, 2), (5, 6, 7)]
-    assert split_places("3x2", cores) == [(0, 1), (2, 5), (6, 7)]
-    for places, needed in (("8", 8), ("4x2", 8)):
-        with pytest.raises(InvalidInput, match=f"need {needed} cores, but engines have 7"):
-            split_places(places, cores)
-
-
-@pytest.mark.parametrize(
-    "places", ["0", "2x0", "x2", "2x", "two", "-1", "2x2x2", "9999", "9" * 5000]
-)
-def test_other_texts_are_no_places(places: str) -> None:
-    with pytest.raises(InvalidInput, match="write their number, such as 4, or 4x2"):
-        check_places(places)
-    assert check_places("") == ""

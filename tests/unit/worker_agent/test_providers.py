@@ -18,25 +18,22 @@ def load(tmp_path: Path, text: str) -> AgentSettings:
     return AgentSettings.load({}, file)
 
 
-def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
+def test_tables_have_a_device_options_and_a_cache(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         """
         [providers.CPU]
         [providers.TensorRT-fp16]
         provider = "TensorRT"
-        devices = ["0", 1]
-        parallel = true
+        device = 1
         cache = "/var/cache/engines"
         options = { trt_fp16_enable = true, trt_max_workspace_size = 1073741824 }
         """,
     )
-    first, second = without_cpu(settings.worker.providers)
-    assert (first.name, first.kind, first.device) == ("TensorRT-fp16", "TensorRT", "0")
-    assert second.device == "1"
-    assert first.cache == Path("/var/cache/engines")
-    assert first.options == {"trt_fp16_enable": "1", "trt_max_workspace_size": "1073741824"}
-    assert [first.suffix, second.suffix] == ["tensorrt-fp160", "tensorrt-fp161"]
+    [choice] = without_cpu(settings.worker.providers)
+    assert (choice.name, choice.kind, choice.device) == ("TensorRT-fp16", "TensorRT", "1")
+    assert choice.cache == Path("/var/cache/engines")
+    assert choice.options == {"trt_fp16_enable": "1", "trt_max_workspace_size": "1073741824"}
 
 
 @pytest.mark.parametrize(
@@ -46,25 +43,16 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
         ('providers = ["cuda"]', "did you mean 'CUDA'?"),
         ("[providers.CUDA]\nprovider = false", "provider must be a string, not true or false"),
         ('[providers.CUDA]\nprovider = ""', "provider must not be empty"),
-        ("[providers.CUDA]\nspeed = 1", "no setting speed, but provider, devices"),
+        ("[providers.CUDA]\nspeed = 1", "no setting speed, but provider, device"),
         ("[providers.Builtin.options]\nx = 1", "Builtin has no options, so it cannot use 'x'"),
-        ("[providers.CUDA.options]\ndevice_id = 1", "follows from the setting 'devices'"),
+        ("[providers.CUDA.options]\ndevice_id = 1", "follows from the setting 'device'"),
         ("[providers.OpenVINO.options]\nnum_of_threads = 1", "follows from the setting 'threads'"),
         ('[providers.TensorRT.options]\ntrt_engine_cache_path = "x"', "the setting 'cache'"),
-        ('[providers.CUDA]\ndevices = ["GPU"]', "'GPU' is not a device of CUDA: write the number"),
-        ('[providers.XNNPACK]\ndevices = ["0"]', "XNNPACK has no devices"),
-        ('[providers.CUDA]\ndevices = ["0", "1"]', "set parallel = true, or name one"),
-        ('[providers.CUDA]\ndevices = ["0", "0"]\nparallel = true', "a device is listed twice"),
+        ('[providers.CUDA]\ndevice = "GPU"', "'GPU' is not a device of CUDA: write the number"),
+        ('[providers.XNNPACK]\ndevice = "0"', "XNNPACK has no devices"),
         ('providers = ["CUDA", "CUDA"]', "CUDA is listed twice"),
-        (
-            (
-                "[providers.CUDA]\nparallel = true\n"
-                '[providers.Cuda]\nprovider = "CUDA"\nparallel = true'
-            ),
-            "CUDA on device 0 and Cuda on device 0 would be one worker, 'cuda0'",
-        ),
         ('[providers.CUDA]\ncache = "x"', "keeps no compiled models"),
-        ("[providers.CUDA]\ndevices = 0", "devices must be a list"),
+        ("[providers.CUDA]\ndevice = []", "device must be"),
         ("[providers.CPU]\ncache = 'x'", "CPU is the default provider"),
         ("[providers]\nCUDA = 1", "CUDA: it must be a table"),
         ('[providers."a b"]\nprovider = "CUDA"', "not a valid name of an execution provider"),

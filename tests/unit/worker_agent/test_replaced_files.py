@@ -25,7 +25,8 @@ from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory import Inventory
-from worker_agent.machine import Machine, plan_workers
+from worker_agent.machine import Machine
+from worker_agent.placements.reconciler import Reconciler
 from worker_agent.providers import Offers
 from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker
@@ -165,22 +166,27 @@ class Reports:
             lambda: None,
         )
         machine = SimpleNamespace(
-            memory=HostMemory(), exchange=Exchange(0, 1 << 20), instance="i", power=None
+            cores=1,
+            memory=HostMemory(),
+            exchange=Exchange(0, 1 << 20),
+            instance="i",
+            power=SimpleNamespace(mode=""),
+            meter=None,
+            offers=Offers(),
+            configurations=settings.worker.configurations(),
         )
-        [plan] = plan_workers(settings.worker, 1, [], Offers())
         self.changes: list[SessionChange] = []
         self.told: list[Engine] = []
         self.worker = LocalWorker(
             settings,
-            plan,
             cast("Machine", machine),
             cast("HubClient", self),
             on_engine_fault=self.engines.load_failed,
             describe_again=do_nothing,
-            reconciler=None,
+            reconciler=cast("Reconciler", None),
         )
         self.hosts = self.worker.hosts
-        self.engines.add_worker(self.worker)
+        self.engines.set_worker(self.worker)
         self.engines._set_engine(ENGINE)
 
     def send_session_changed(self, change: SessionChange) -> None:

@@ -185,8 +185,6 @@ class Leases:
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now, session)
-        if worker.mates:
-            lease.company = worker.company
         if mode := configuration.power_mode:
             lease.switches_mode = worker.power_mode not in (None, mode)
         self.by_id[assignment.id] = lease
@@ -238,8 +236,7 @@ class Leases:
             if alone and lease.brings_inputs:
                 self._observe_arrival(lease, now - compute_s)
             worker = self._state.fleet.workers[lease.assignment.worker_id]
-            if not (worker.mates and self._learn_in_company(lease, worker, new, compute_s)):
-                self._learn(lease, worker, _observe(lease, new, compute_s, now))
+            self._learn(lease, worker, _observe(lease, new, compute_s, now))
             if lease.job.is_request and lease.estimate.configuration.variant:
                 self._state.variants.margins.answered(lease, worker, now)
             lease.compute_s = max(lease.compute_s, compute_s)
@@ -288,30 +285,6 @@ class Leases:
             lease.job.paces[worker.id] = pace
             if not lease.job.removed:
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
-
-    def _learn_in_company(
-        self, lease: Lease, worker: WorkerRecord, new: int, compute_s: float
-    ) -> bool:
-        """Learn from queries during which other engines ran; return whether there were any.
-
-        They do not count if what ran there has changed since the last report.
-        """
-        before, lease.company = lease.company, worker.company
-        lease.had_company |= bool(before or lease.company)
-        estimate = lease.estimate
-        if not lease.had_company or estimate is None:
-            return False
-        seconds = _alone_s(lease, compute_s) - _alone_s(lease, lease.compute_s)
-        if not lease.job.job.with_tensors:
-            since = lease.reported_at if lease.reported_at is not None else _began_at(lease)
-            seconds = 0.0 if since is None else self._state.now - since
-        if before and before == lease.company and seconds > 0:
-            gain = estimate.batch_gain(lease.job.job.queries)
-            alone_s = new * gain * estimate.per_query_s
-            engine = lease.assignment.engine
-            worker_class = worker.worker.worker_class
-            self._state.contention.observe(worker_class, engine, before, seconds, alone_s)
-        return True
 
     def stop(self, lease: Lease, *, for_request: bool = False, abort: bool = False) -> None:
         """Command the worker to stop the lease at its next query; idempotent."""

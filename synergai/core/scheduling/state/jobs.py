@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from synergai.core.explanations import Run
     from synergai.core.scheduling.events import Assignment
-    from synergai.domain import AssignmentId, EngineName, Job, Session, WorkerId
+    from synergai.domain import AssignmentId, Job, Session, WorkerId
 
 Level: TypeAlias = tuple[int, bool]
 """Sorts before the rank: the negated priority, then whether the tenant is over its share."""
@@ -135,8 +135,6 @@ class Lease(Struct, eq=False):
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
         group: None if it runs concurrently.
         switches_mode: its worker switches the power mode for it.
-        company: other engines on its machine, when it was assigned or last made progress.
-        had_company: there were any; what it took says nothing about the pace of its worker.
         transfers: what tensors added to its queries; None if it has one query, or no tensors.
         believed_query_s: expected seconds per query, at the start or when it was last found slow.
         brings_inputs: inputs of a job travel with it.
@@ -165,8 +163,6 @@ class Lease(Struct, eq=False):
     is_long_probe: bool = False
     group: Group | None = None
     switches_mode: bool = False
-    company: tuple[EngineName, ...] = ()
-    had_company: bool = False
     transfers: RangeTransfers | None = None
     believed_query_s: float = 0.0
     brings_inputs: bool = False

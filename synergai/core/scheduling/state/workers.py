@@ -64,7 +64,6 @@ class WorkerRecord(Struct, eq=False):
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         ejections: how often it was ejected since it last completed a query.
         on_trial: it was ejected, and has not completed a query since.
-        mates: the other workers of its machine, by index.
         stretches: what it has computed lately, but for concurrent requests.
     """
 
@@ -104,7 +103,6 @@ class WorkerRecord(Struct, eq=False):
     ejected_until: float | None = None
     ejections: int = 0
     on_trial: bool = False
-    mates: dict[int, WorkerRecord] = field(default_factory=dict)
     stretches: deque[Stretch] = field(default_factory=lambda: deque(maxlen=_STRETCHES))
 
     def __post_init__(self) -> None:
@@ -114,14 +112,6 @@ class WorkerRecord(Struct, eq=False):
     def withdrawn(self) -> bool:
         """Whether it gets no new assignments: it drains, or is ejected as an outlier."""
         return self.draining or self.ejected_until is not None
-
-    @property
-    def company(self) -> tuple[EngineName, ...]:
-        """The engines that run on the other workers of its machine now."""
-        if not self.mates:
-            return ()
-        heads = (mate.head for mate in self.mates.values())
-        return tuple(sorted(head.assignment.engine for head in heads if head is not None))
 
     def configurations(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in."""
@@ -210,14 +200,6 @@ class WorkerRecord(Struct, eq=False):
                 if lease.phase is LeasePhase.SETUP:
                     wait_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return wait_s
-
-    def longest(self, now: float) -> Lease | None:
-        """Return which of its `leases` is expected to take longest from now on."""
-        left_s = {
-            lease: self.head_ends_at - now if lease.is_head else lease.expected_s
-            for lease in self.leases.values()
-        }
-        return max(left_s, key=left_s.__getitem__, default=None)
 
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""

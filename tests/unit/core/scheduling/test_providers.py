@@ -108,13 +108,13 @@ def test_report_of_unusable_configurations_replaces_the_one_before() -> None:
     assert arrive(core)[0].configuration == CUDA
 
 
-def test_devices_of_a_machine_run_in_parallel_as_workers_of_one_class() -> None:
+def test_workers_with_the_faster_provider_get_work_first() -> None:
     core = core_with({CPU_2: 10.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2)
-    join(core, CUDA, name=domain.WorkerId("board.cuda0"))
-    join(core, CUDA, name=domain.WorkerId("board.cuda1"))
+    join(core, CUDA, name=domain.WorkerId("gpu-0"))
+    join(core, CUDA, name=domain.WorkerId("gpu-1"))
     found = [*arrive(core, 0.0, "a"), *arrive(core, 0.0, "b"), *arrive(core, 0.0, "c")]
-    assert {each.worker_id for each in found[:2]} == {"board.cuda0", "board.cuda1"}
+    assert {each.worker_id for each in found[:2]} == {"gpu-0", "gpu-1"}
     assert all(each.configuration == CUDA for each in found[:2])
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from synergai.core.scheduling.policies.malleable.contended import Contended, Running, choose_plan
 from synergai.core.scheduling.policies.malleable.planner import (
     Allocation,
     Planner,
@@ -21,11 +20,9 @@ from synergai.core.scheduling.state.jobs import JobRecord, Lease, LeasePhase
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from synergai.core.scheduling.policies.malleable.planner import Floats
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.workers import WorkerRecord
     from synergai.core.scheduling.view import View
-    from synergai.domain import EngineName
 
 _IMPORTANCE: Final = 8.0
 """Weight of a job relative to one of the next lower priority."""
@@ -52,7 +49,6 @@ class Snapshot:
         self, view: View, jobs: Sequence[JobRecord], workers: Sequence[WorkerRecord]
     ) -> None:
         self.now = view.now
-        self._contention = view.contention
         self.workers = workers
         self.jobs: list[JobRecord] = []
         self.estimates: list[list[Estimate | None]] = []
@@ -76,7 +72,7 @@ class Snapshot:
                     rates_row.append(0.0)
                     continue
                 setup_s, saved_s = _setup(job, worker, estimate, view)
-                per_query_s = view.alone_query_s(job, worker, estimate)
+                per_query_s = view.per_query_s(job, worker, estimate)
                 setup_row.append(setup_s)
                 saved_row.append(saved_s)
                 rates_row.append(1.0 / per_query_s)
@@ -134,23 +130,6 @@ class Snapshot:
             typical_s=self.typical_s,
             prices=prices,
         )
-
-    def mates(self) -> list[list[int]]:
-        """Return the other workers of each worker's machine, by number."""
-        numbers = {worker.index: number for number, worker in enumerate(self.workers)}
-        return [
-            [numbers[index] for index in worker.mates if index in numbers]
-            for worker in self.workers
-        ]
-
-    def slowdowns(self, engines: Sequence[EngineName]) -> Floats:
-        """Return the factor by which another engine slows each one down, shape (jobs, jobs)."""
-        shared = next(each.worker.worker_class for each in self.workers if each.mates)
-        found = [
-            [self._contention.slowdown(shared, engine, (other,)) for other in engines]
-            for engine in engines
-        ]
-        return np.array(found)
 
 
 def _setup(
@@ -214,12 +193,7 @@ class Replanner:
         ready = [self._ready_s(worker) for worker in snapshot.workers]
         problem = snapshot.problem(rows, queries, ready, busy, not_before)
         planner = Planner(problem, weights, _SEARCH_BUDGET)
-        starts = self._initial_orders(places)
-        plan = planner.search(starts)
-        contended = self._contended(fixed)
-        if contended is not None and contended.is_noticed:
-            plan = choose_plan(problem, contended, weights, plan, starts)
-            self.cost = 0.0  # that of the plan is of all jobs
+        plan = planner.search(self._initial_orders(places))
         self.cost += plan.cost
         self._decide = plan
         self._shares = planner.allocations(plan)
@@ -245,46 +219,12 @@ class Replanner:
     def _is_preemptible(self, worker: WorkerRecord) -> bool:
         return any(lease in self._preemptible for lease in worker.leases.values())
 
-    def _busy_s(self, worker: WorkerRecord) -> float:
-        """Return how long a worker stays busy; very long, but finite, if unknown."""
-        return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_BUSY_S)
-
     def _ready_s(self, worker: WorkerRecord) -> float:
         """Return the seconds until a worker can begin with the plan, after a long query it runs."""
         if self._is_preemptible(worker):
             head = worker.head
             return head.query_left_s(self._view.now) if head and head.runs_long_query() else 0.0
-        return self._busy_s(worker)
-
-    def _contended(self, fixed: Sequence[tuple[int, float]]) -> Contended | None:
-        """Return how workers slow each other down; None if none of them share a machine."""
-        snapshot, view = self._snapshot, self._view
-        mates = snapshot.mates()
-        if not any(mates):
-            return None
-        jobs = [snapshot.jobs[row] for row in (*self._rows, *(row for row, _ in fixed))]
-        busy = [*self._busy, *(busy_s for _, busy_s in fixed)]
-        running: dict[int, Running] = {}
-        for worker, record in enumerate(snapshot.workers):
-            lease, alone_s = record.longest(view.now), self._busy_s(record)
-            if lease is None or lease in self._preemptible or alone_s == _UNKNOWN_BUSY_S:
-                continue
-            if lease.job not in jobs:
-                jobs.append(lease.job)
-                busy.append(0.0)
-            engine = lease.assignment.engine
-            worker_class = record.worker.worker_class
-            alone_s /= view.contention.slowdown(worker_class, engine, record.company)
-            running[worker] = Running(jobs.index(lease.job), alone_s)
-            busy[jobs.index(lease.job)] = 0.0  # it is played
-        return Contended(
-            slowdowns=snapshot.slowdowns([job.job.engine for job in jobs]),
-            mates=mates,
-            running=running,
-            deadlines=np.array([job.job.deadline - view.now for job in jobs]),
-            importance=np.array([importance(job) for job in jobs]),
-            not_before=np.array(busy),
-        )
+        return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_BUSY_S)
 
     def _fixed_cost(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
         if not fixed:

@@ -1,4 +1,4 @@
-"""Places of a machine: workers with cores of their own."""
+"""Cores of engines: agents on one machine share its cores out."""
 
 import os
 from pathlib import Path
@@ -14,14 +14,14 @@ ENGINE = "onnx_digits"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_each_place_runs_engines_on_its_own_cores(tmp_path: Path) -> None:
+def test_each_agent_runs_engines_on_its_own_cores(tmp_path: Path) -> None:
     models = tmp_path / "models"
     zoo.build(ENGINE, models)
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    options = ["--cores", ",".join(map(str, cores)), "--places", "2", "--memory-mb", "800"]
+    cores = dict(zip(("first", "second"), sorted(os.sched_getaffinity(0)), strict=False))
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway()
-        fleet.start_agent("box", models=models, options=options)
+        for name, core in cores.items():
+            fleet.start_agent(name, models=models, options=["--cores", str(core)])
         fleet.wait_for_workers(2)
         with synergai.SyncClient(fleet.address) as client:
             assert [worker.cores for worker in client.workers()] == [1, 1]
@@ -29,11 +29,12 @@ def test_each_place_runs_engines_on_its_own_cores(tmp_path: Path) -> None:
             for job in jobs:
                 job.wait().raise_unless_succeeded()
             executions = [each for job in jobs for each in job.status().executions]
-        assert {each.worker_id for each in executions} == {"box.1", "box.2"}
+        assert {each.worker_id for each in executions} == cores.keys()
         assert {str(each.configuration) for each in executions} == {"threads=1"}
-        hosts = [
-            each
-            for each in psutil.Process(fleet.agents["box"].pid).children(recursive=True)
-            if "worker_agent.host.main" in each.cmdline()
-        ]
-        assert sorted(tuple(each.cpu_affinity()) for each in hosts) == [(each,) for each in cores]
+        for name, core in cores.items():
+            hosts = [
+                each
+                for each in psutil.Process(fleet.agents[name].pid).children(recursive=True)
+                if "worker_agent.host.main" in each.cmdline()
+            ]
+            assert {tuple(each.cpu_affinity()) for each in hosts} == {(core,)}
