@@ -17,6 +17,7 @@ from profiler.model_description import describe
 from profiler.zoo.architectures import ARCHITECTURES, calibrated_weights
 from profiler.zoo.onnx_graph import MODEL_FILE, write_model
 from profiler.zoo.photographs import all_views
+from synergai.domain import TensorSpec
 from synergai.errors import InternalError, NotFound
 from synergai.models.processing import FAMILIES, ImageInput, Quantisation, prepare
 from synergai.models.samples import write_samples
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SAVED_MODEL: Final = "saved_model"
 TFLITE_FILE: Final = "model.tflite"
+TFLITE_NAMES: Final = ("input", "MobilenetV1/Predictions/Reshape_1")
+"""Names of input and output in MLPerf's file."""
 CALIBRATION_SHARE: Final = 0.5
 """Share of calibration in the build time of TensorFlow models; TensorFlow reports no progress."""
 
@@ -46,7 +49,8 @@ def build_onnx(
     network = ARCHITECTURES[architecture]()
     file = folder / MODEL_FILE
     write_model(file, onnx_model(network, calibrated_weights(network, on_progress), opset))
-    _write_views(folder, file, architecture)
+    (spec,) = describe(file).contents.inputs
+    _write_views(folder, spec, architecture)
 
 
 def build_tensorflow(
@@ -58,17 +62,22 @@ def build_tensorflow(
     network = ARCHITECTURES[architecture]()
     weights = calibrated_weights(network, lambda share: on_progress(share * CALIBRATION_SHARE))
     on_progress(CALIBRATION_SHARE)
-    target = folder / (TFLITE_FILE if model_format.startswith("tflite") else SAVED_MODEL)
+    is_tflite = model_format.startswith("tflite")
+    target = folder / (TFLITE_FILE if is_tflite else SAVED_MODEL)
     images = [prepare(FAMILIES[architecture], view) for view in all_views()]
     quantisation = export_model(network, weights, model_format, target, images)
-    _write_views(folder, target, architecture, quantisation)
+    if is_tflite:
+        datatype = "FP32" if quantisation is None else "INT8"
+        spec = TensorSpec(TFLITE_NAMES[0], datatype, (1, network.size, network.size, 3))
+    else:
+        (spec,) = describe(target).contents.inputs
+    _write_views(folder, spec, architecture, quantisation)
 
 
 def _write_views(
-    folder: Path, model: Path, family: str, quantisation: Quantisation | None = None
+    folder: Path, spec: TensorSpec, family: str, quantisation: Quantisation | None = None
 ) -> None:
-    """Write the views of the photographs as the model's sample set."""
-    (spec,) = describe(model).contents.inputs
+    """Write the views of the photographs as the sample set of a model with this input."""
     images = ImageInput(family, spec, quantisation).to_tensor(all_views())
     write_samples(folder, {spec.name: images})
 

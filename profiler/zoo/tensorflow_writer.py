@@ -30,6 +30,7 @@ from profiler.zoo.architectures import (
     ResNet50,
 )
 from profiler.zoo.calibration import RELU6_CEILING, range_name
+from profiler.zoo.image_engines import TFLITE_NAMES
 from profiler.zoo.layer_builder import POOL, Convolution, Dense, Layer, LayerCollector, Weights
 
 if TYPE_CHECKING:
@@ -166,8 +167,6 @@ def _kernel(layer: Layer, weights: Weights) -> Array:
 
 FINGERPRINT: Final = "fingerprint.pb"
 """Digests of the model, checked when TensorFlow loads it, and a random UUID."""
-TFLITE_NAMES: Final = ("input", "MobilenetV1/Predictions/Reshape_1")
-"""Names of input and output in MLPerf's file."""
 
 
 class ServableModule:

@@ -16,7 +16,7 @@ except ImportError as _without_litert:  # it needs a newer C library than some b
         raise _without_litert from None
 
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.formats.tflite_file import read_tflite
+from synergai.models.formats.tflite_tensors import tensor_details, tensor_specs
 from synergai.models.processing import Quantisation
 from worker_agent.backends import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
@@ -38,8 +38,7 @@ _MAX_REPORTED_CHARS: Final = 1 << 20
 class TfliteBackend:
     """A model in a TensorFlow Lite interpreter, by default with XNNPACK if the model allows it.
 
-    The interpreter does not validate offsets in the file, so the model must have passed
-    ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
+    Quantised tensors are passed as integers.
 
     Args:
         signature: the signature to serve, by the names of its tensors; if empty, the first graph.
@@ -60,24 +59,18 @@ class TfliteBackend:
         # Not its path: the interpreter would map the file, and crash once that is overwritten.
         self._content = path.read_bytes()
         self._threads = threads
-        self._signature = signature
+        self._path, self._signature = path, signature
         try:
-            contents = read_tflite(path, signature)
-            self.inputs, self.outputs = contents.inputs, contents.outputs
-            self._is_dynamic = any(min(spec.shape, default=0) < 0 for spec in self.inputs)
             self._start_interpreter()
-        except (InvalidInput, RuntimeError, ValueError) as error:
+        except InvalidInput:
+            raise
+        except (RuntimeError, ValueError) as error:
             message = f"TensorFlow Lite cannot load {path.name}: {_one_line(str(error))}"
             raise runtime_failure(message, error) from None
         if provider is not None and not plain and not self._is_delegated():
             raise EngineUnusable(f"XNNPACK runs none of the operations of {path.name}")
         if not self.inputs or not self.outputs:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
-        for spec in (*self.inputs, *self.outputs):
-            if spec.datatype == "unknown":
-                raise EngineUnusable(
-                    f"tensor {spec.name!r} has a type that the Open Inference Protocol lacks"
-                )
         self.quantisations = {
             name: quantisation
             for name, details in (*self._inputs.items(), *self._outputs.items())
@@ -92,18 +85,15 @@ class TfliteBackend:
                 experimental_op_resolver_type=self._resolver,
             )
             self._reported = ""
+            self._inputs, self._outputs = tensor_details(
+                self._interpreter, self._path, self._signature
+            )
+            self.inputs, self.outputs = tensor_specs(self._inputs), tensor_specs(self._outputs)
             allocated = self._allocate()
         self._runner: Any = None
         if self._signature:
             self._runner = self._interpreter.get_signature_runner(self._signature)
-            self._inputs: dict[str, Any] = self._runner.get_input_details()
-            self._outputs: dict[str, Any] = self._runner.get_output_details()
             return
-        inputs = self._interpreter.get_input_details()
-        self._inputs = {details["name"]: details for details in inputs}
-        self._outputs = {
-            details["name"]: details for details in self._interpreter.get_output_details()
-        }
         self._shapes = {
             name: tuple(details["shape"]) for name, details in self._inputs.items() if allocated
         }
@@ -116,7 +106,8 @@ class TfliteBackend:
         try:
             self._interpreter.allocate_tensors()
         except RuntimeError as error:
-            may_fit = self._is_dynamic or self._signature  # of another graph than the first
+            is_dynamic = any(min(spec.shape, default=0) < 0 for spec in self.inputs)
+            may_fit = is_dynamic or self._signature  # of another graph than the first
             if not may_fit or _MISSING.search(str(error)):
                 raise
             self._reported = str(error)

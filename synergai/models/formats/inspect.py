@@ -20,13 +20,18 @@ _GRAPH: Final = 7
 _INPUT, _OUTPUT = 11, 12
 _NAME, _TYPE, _TENSOR_TYPE, _SHAPE = 1, 2, 1, 2
 
+_TFLITE_IDENTIFIER: Final = b"TFL3"
+"""At offset 4 of a file."""
+
 
 def check(path: Path, signature: str = "") -> None:
     """Check a model as far as possible without a runtime and without the ``onnx`` package."""
     backend = backend_of(path)
     try:
-        if backend in ("tflite", "tensorflow"):
-            read_contents(path, backend, signature)
+        if backend == "tensorflow":
+            read_contents(path, signature)
+        elif backend == "tflite":
+            _check_tflite(path)
         elif backend == "onnxruntime":
             _check_onnx(path)
     except OSError as error:
@@ -43,6 +48,13 @@ def _check_onnx(path: Path) -> None:
         raise InvalidInput(f"{path.name} is damaged, or not an ONNX model")
 
 
+def _check_tflite(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(4 + len(_TFLITE_IDENTIFIER))
+    if start[4:] != _TFLITE_IDENTIFIER:
+        raise InvalidInput(f"{path.name} is damaged, or not a TFLite file")
+
+
 def unranked_tensors(path: Path) -> frozenset[str]:
     """Return the inputs and outputs of an ONNX file without a shape, whose rank is unknown."""
     graph = WireMessage(memoryview(map_file(path))).message(_GRAPH)
@@ -53,12 +65,8 @@ def unranked_tensors(path: Path) -> frozenset[str]:
     )
 
 
-def read_contents(path: Path, backend: str, signature: str) -> ModelContents:
-    """Read and check a model of TensorFlow or TFLite, and one of its signatures."""
-    if backend == "tflite":
-        from synergai.models.formats.tflite_file import read_tflite
-
-        return read_tflite(path, signature)
+def read_contents(path: Path, signature: str) -> ModelContents:
+    """Read and check a model of TensorFlow, and one of its signatures."""
     from synergai.models.formats.tensorflow_file import read_frozen_graph, read_saved_model
 
     if is_saved_model(path):

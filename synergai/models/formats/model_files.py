@@ -22,7 +22,7 @@ from synergai.errors import InvalidInput
 from synergai.wire.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator
     from typing import TypeAlias
 
     from synergai.domain import TensorSpec
@@ -82,15 +82,14 @@ def has_signatures(path: Path) -> bool:
     return path.suffix == ".tflite" or is_saved_model(path)
 
 
-def choose_signature(path: Path, signatures: Mapping[str, Ends], name: str) -> Ends:
-    """Return the inputs and outputs of a signature of the model at `path`."""
+def check_signature(path: Path, signatures: Collection[str], name: str) -> None:
+    """Check that the model at `path` has a signature of this name."""
     if name not in signatures:
         raise InvalidInput(
             f"{path.name} has no signature {name!r}; it has: "
             f"{', '.join(sorted(signatures)) or 'none'}; choose one with --signature or "
             f'signature = "…" in {DEFINITION_FILE}'
         )
-    return signatures[name]
 
 
 def is_version(name: str) -> bool:

@@ -19,7 +19,7 @@ from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
     SAVED_MODEL_FILE,
     ModelContents,
-    choose_signature,
+    check_signature,
     map_file,
 )
 from synergai.wire.request_codec import LENGTH_DELIMITED, iter_fields
@@ -187,7 +187,8 @@ def _read_meta_graph(path: Path, saved_model: WireMessage, signature: str) -> Mo
         for name, each in meta_graph.map_entries(5)
         if not name.startswith("__")  # such as that of the initialisation
     }
-    inputs, outputs = choose_signature(path, signatures, signature)
+    check_signature(path, signatures, signature)
+    inputs, outputs = signatures[signature]
     version = meta_info.string(5)
     return ModelContents(
         format="TensorFlow SavedModel",

@@ -39,8 +39,11 @@ def test_missing_signature_is_refused_with_the_existing_ones(tmp_path: Path, kin
     source = save(tmp_path, kind)
     with pytest.raises(InvalidInput, match=r"no signature 'serve'; it has: train; choose one with"):
         add_model(tmp_path / "models", source, signature="serve")
+
+
+def test_missing_signature_of_a_saved_model_is_found_without_tensorflow(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no signature 'serve'"):
-        check(source, "serve")
+        check(save(tmp_path, "saved model"), "serve")
 
 
 def test_tflite_file_has_its_first_graph_without_a_signature(tmp_path: Path) -> None:

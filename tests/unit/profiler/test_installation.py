@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +76,26 @@ def test_tflite_file_is_added(tmp_path: Path, models: Path) -> None:
     definition = add_model(models, save_sum(tmp_path / "sum.tflite"))
 
     assert (definition.name, definition.backend, definition.fault) == ("sum", "tflite", "")
+
+
+def test_tflite_file_is_inspected_as_far_as_its_runtime_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_sum(tmp_path / "sum.tflite")
+    shown = CliRunner().invoke(app, ["inspect", str(model)]).output
+    assert "FP32 [-1, 2]" in shown
+
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    shown = " ".join(CliRunner().invoke(app, ["inspect", str(model)]).output.split())
+    assert "inputs unknown outputs unknown" in shown
+    assert "its tensors are shown where LiteRT is installed" in shown
+
+
+def test_damaged_tflite_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    model = save_sum(tmp_path / "sum.tflite")
+    model.write_bytes(model.read_bytes()[:200])
+    with pytest.raises(InvalidInput, match=r"cannot load sum\.tflite: "):
+        describe(model)
 
 
 @pytest.mark.parametrize("named", ["", "saved_model.pb"])

@@ -9,8 +9,10 @@ import pytest
 from ai_edge_litert.schema_py_generated import TensorType
 from numpy.typing import NDArray
 
-from synergai.errors import SynergaiError
+from synergai.domain import TensorSpec
+from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import EngineDefinition
+from synergai.models.formats.inspect import check
 from synergai.names import EngineName
 from tests.tiny_tflite import save_reshape, save_sum, save_texts
 from worker_agent import backends
@@ -21,6 +23,45 @@ from worker_agent.host.loading import SelfCheck
 
 def texts(*values: str) -> NDArray[Any]:
     return np.array([value.encode() for value in values], object)
+
+
+def test_tensors_are_those_of_the_file(tmp_path: Path) -> None:
+    backend = TfliteBackend(save_sum(tmp_path / "m.tflite", width=4, matrix=True), threads=1)
+    assert backend.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
+    assert backend.outputs == (TensorSpec("y", "FP32", (-1, 4)),)
+
+
+def test_quantised_tensors_are_integers(tmp_path: Path) -> None:
+    model = save_sum(tmp_path / "m.tflite", dynamic=False, int8=True)
+    assert TfliteBackend(model, threads=1).inputs == (TensorSpec("x", "INT8", (1, 2)),)
+
+
+@pytest.mark.parametrize("kind", [TensorType.COMPLEX64, TensorType.RESOURCE, TensorType.VARIANT])
+def test_tensor_of_an_unsupported_type_is_refused(tmp_path: Path, kind: int) -> None:
+    model = save_reshape(tmp_path / "m.tflite", kind, [2], [2])
+    with pytest.raises(EngineUnusable, match="'x' has a type that the Open Inference Protocol"):
+        TfliteBackend(model, threads=1)
+
+
+def test_missing_signature_is_refused_with_the_existing_ones(tmp_path: Path) -> None:
+    model = save_sum(tmp_path / "m.tflite", signature="train")
+    with pytest.raises(InvalidInput, match="no signature 'serve'; it has: train; choose one"):
+        TfliteBackend(model, threads=1, signature="serve")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"ONNX" * 100, b"\xff\xff\xff\xffTFL3" + b"\xff" * 64]
+)
+def test_file_that_is_no_tflite_file_is_refused_with_its_name(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "m.tflite"
+    path.write_bytes(content)
+    with pytest.raises(EngineUnusable, match=r"cannot load m\.tflite: "):
+        TfliteBackend(path, threads=1)
+    if b"TFL3" not in content:
+        with pytest.raises(InvalidInput, match=r"m\.tflite is damaged, or not a TFLite file"):
+            check(path)
 
 
 def test_strings_of_any_number_follow_each_other(tmp_path: Path) -> None:
