@@ -22,7 +22,7 @@ from gateway.jobs.submitted_job import (
     record_job_end,
     scheduler_job,
 )
-from gateway.journal.job_record import JobTracker, ProgressRate
+from gateway.journal.job_record import JobTracker
 from gateway.journal.store import StoreFull
 from synergai.domain import REMOVED, EngineName, JobId
 from synergai.errors import EngineUnusable, InvalidInput, JobNotFound, Overloaded, SynergaiError
@@ -148,7 +148,6 @@ class SubmittedJobs:
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self._of_engine: defaultdict[EngineName, dict[JobId, SubmittedJob]] = defaultdict(dict)
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
-        self.progress_rate = ProgressRate()
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
@@ -251,7 +250,7 @@ class SubmittedJobs:
         if job is None:
             yield await self.get(caller, job_id)
             return
-        async with aclosing(job.tracker.watch(self.progress_rate)) as statuses:
+        async with aclosing(job.tracker.watch()) as statuses:
             async for status in statuses:
                 check_visible(caller, status)
                 yield status

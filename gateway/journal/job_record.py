@@ -201,20 +201,14 @@ class UploadUse(NamedTuple):
     finished_at: float | None
 
 
-_MIN_INTERVAL_S: Final = 0.1
-"""Minimum time between two updates to one watcher.
+PROGRESS_INTERVAL_S: Final = 1.0
+"""Time between two updates to one watcher.
 
 Each worker reports twenty times a second. With many workers on a job, an update for each report
 would take more of the gateway's time than the reports.
 """
-_MAX_PER_S: Final = 500.0
-"""Updates per second to all watchers together.
-
-gRPC reads no requests while earlier messages wait to be sent, so more updates than the gateway can
-send would keep requests out for as long as they last.
-"""
-_MAX_EXECUTIONS_PER_S: Final = 10_000.0
-"""Executions per second in these updates, if all have as many.
+_EXECUTIONS_PER_S: Final = 1_000.0
+"""Executions per second in the updates to one watcher.
 
 A job that runs for hours together with requests has thousands of executions. A status with
 15,000 takes 65 ms, in which the gateway does nothing else.
@@ -307,27 +301,27 @@ class JobTracker:
         return self._executions.failures
 
     @contextmanager
-    def watching(self, rate: ProgressRate) -> Iterator[asyncio.Event]:
-        """Yield an event that is set after every change; be a watcher of `rate` until the end."""
+    def watching(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set after every change."""
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
-            with rate.watching():
-                yield changed
+            yield changed
         finally:
             self._watchers.discard(changed)
 
-    async def watch(self, rate: ProgressRate) -> AsyncGenerator[JobStatus, None]:
+    async def watch(self) -> AsyncGenerator[JobStatus, None]:
         """Yield the status now, at every change of state, and as queries complete, until the end.
 
         A slow consumer misses intermediate changes, never the latest one.
         """
         loop = asyncio.get_running_loop()
-        with self.watching(rate) as changed:
+        with self.watching() as changed:
             while True:
                 changed.clear()
                 status = self.snapshot()
-                progress_at = loop.time() + rate.interval_s(len(status.executions))
+                size_s = len(status.executions) / _EXECUTIONS_PER_S
+                progress_at = loop.time() + max(PROGRESS_INTERVAL_S, size_s)
                 yield status
                 if status.state.ended:
                     return
@@ -348,28 +342,3 @@ class JobTracker:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the callers are in this class
         for watcher in self._watchers:
             watcher.set()
-
-
-class ProgressRate:
-    """Spacing of the updates to a watcher, which grows with their size and number of watchers."""
-
-    def __init__(
-        self, min_interval_s: float = _MIN_INTERVAL_S, max_per_s: float = _MAX_PER_S
-    ) -> None:
-        self._min_interval_s = min_interval_s
-        self._max_per_s = max_per_s
-        self._watchers = 0
-
-    def interval_s(self, executions: int = 0) -> float:
-        """Return the time from an update with so many executions to the next one."""
-        one_s = max(1 / self._max_per_s, executions / _MAX_EXECUTIONS_PER_S)
-        return max(self._min_interval_s, self._watchers * one_s)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Count a watcher while the context is open."""
-        self._watchers += 1
-        try:
-            yield
-        finally:
-            self._watchers -= 1

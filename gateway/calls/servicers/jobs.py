@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from gateway.entry.access.caller import Caller, Role, check_visible, current_caller
 from gateway.journal.data_store import DataKey, DataStore
+from gateway.journal.job_record import PROGRESS_INTERVAL_S
 from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 from synergai.jobs import JobState
 from synergai.v1 import jobs_pb2
@@ -77,13 +78,12 @@ class JobResults:
                     f"{job_id}"
                 )
             tracker = job.tracker if follow and job is not None else None
-            rate = self._jobs.progress_rate
             time = asyncio.get_running_loop().time
             next_at = time()
             with ExitStack() as stack:
                 changed = asyncio.Event()
                 if tracker is not None:
-                    changed = stack.enter_context(tracker.watching(rate))
+                    changed = stack.enter_context(tracker.watching())
                 while True:
                     changed.clear()
                     state = None if tracker is None else tracker.state
@@ -95,7 +95,7 @@ class JobResults:
                     if found:
                         await self._confirm()
                         cursor += len(found)
-                        next_at = time() + rate.interval_s()
+                        next_at = time() + PROGRESS_INTERVAL_S
                         yield _SerializedResults(found, cursor)
                         if cursor < stored:
                             continue

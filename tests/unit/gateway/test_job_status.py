@@ -20,7 +20,6 @@ from gateway.jobs.uploads import InputUploads
 from gateway.journal.job_record import (
     Executions,
     JobTracker,
-    ProgressRate,
     RecordedExecution,
     RecordedJob,
     merge_adjacent,
@@ -141,26 +140,33 @@ async def check_only_the_end_is_seen(
     assert (await following).state is JobState.CANCELLED
 
 
-async def test_more_watchers_see_progress_less_often() -> None:
+async def test_watcher_sees_progress_at_intervals_and_the_end_at_once() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
-    rate = ProgressRate(min_interval_s=0.1, max_per_s=20.0)
-    watches = [tracker.watch(rate) for _ in range(5)]
-    for number, watch in enumerate(watches, 1):
-        await anext(watch)
-        assert rate.interval_s() == pytest.approx(max(0.1, number / 20))
-    for watch in watches:
-        await watch.aclose()
-    assert rate.interval_s() == 0.1
+    watch = tracker.watch()
+    await anext(watch)
+    await check_only_the_end_is_seen(tracker, watch)
 
 
-async def test_watcher_waits_longer_after_a_status_with_many_executions() -> None:
+async def test_watcher_sees_progress_after_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.journal.job_record.PROGRESS_INTERVAL_S", 0.01)
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
+    watch = tracker.watch()
+    await anext(watch)
+    record_progress(tracker, 3)
+    assert (await anext(watch)).queries_done == 3
+
+
+async def test_watcher_waits_longer_after_a_status_with_many_executions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.journal.job_record.PROGRESS_INTERVAL_S", 0.0)
     many = tuple(
         replace(an_execution(number, 1), worker_id=WorkerId(f"w{number % 2}"))
         for number in range(10_000)
     )
     spec = JobSpec(engine=EngineName("echo"), queries=20_000)
     tracker = JobTracker(a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None)
-    watch = tracker.watch(ProgressRate(min_interval_s=0.0))
+    watch = tracker.watch()
     assert len((await anext(watch)).executions) == 10_000
     await check_only_the_end_is_seen(tracker, watch)
 

@@ -13,7 +13,6 @@ from gateway.entry.access.caller import UNRESTRICTED
 from gateway.fleet.worker import ConnectedWorker, Order, SendInputs
 from gateway.jobs import input_feed, submitted
 from gateway.jobs.input_feed import TensorRoom
-from gateway.journal.job_record import ProgressRate
 from synergai.core.scheduling.events import Stop
 from synergai.domain import EngineName, Job, JobId
 from synergai.errors import InvalidInput
@@ -54,9 +53,9 @@ async def test_input_does_not_stand_for_a_sample_of_the_worker(harness: OwnDataH
 
 
 async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
-    harness: OwnDataHarness,
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.jobs.progress_rate = ProgressRate(min_interval_s=3600.0)
+    monkeypatch.setattr("gateway.calls.servicers.jobs.PROGRESS_INTERVAL_S", 3600.0)
     worker, status, assignment, _ = await harness.run_job(3)
     batches = harness.results.read(UNRESTRICTED, status.id, 0, follow=True)
     async with asyncio.timeout(30), aclosing(batches):
