@@ -102,17 +102,20 @@ def from_raw(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 def from_contents(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int]
 ) -> Array:
-    dtype = _dtype(datatype)
     field = TYPED_FIELDS.get(datatype)
     if field is None:
         raise InvalidInput(f"{datatype} has no typed contents")
-    values = getattr(contents, field)
+    return from_values(getattr(contents, field), datatype, shape)
+
+
+def from_values(values: Sequence[Any], datatype: str, shape: Sequence[int]) -> Array:
+    dtype = _dtype(datatype)
     count = _count(shape)
     if len(values) != count:
         raise InvalidInput(f"the shape has {count:,} elements, the contents have {len(values):,}")
     if count and dtype.kind in "iu":
         bounds = np.iinfo(dtype)
-        # Small integers are sent in a wider field.
+        # Small integers are sent in a wider field, and JSON knows no bounds.
         if min(values) < bounds.min or max(values) > bounds.max:
             raise InvalidInput(f"an element is out of range for {datatype}")
     return np.fromiter(values, dtype, count).reshape(tuple(shape))

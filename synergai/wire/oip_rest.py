@@ -243,7 +243,7 @@ def write_response(data: Buffer, form: OutputForm) -> RestResponse:
         else:
             if parameters:
                 output["parameters"] = parameters
-            values = json_from_raw(tensor.name, tensor.datatype, content)
+            values = json_from_raw(tensor.name, tensor.datatype, tensor.shape, content)
             elements += len(values)
             if elements > MAX_JSON_ELEMENTS:
                 raise InvalidInput(
