@@ -30,7 +30,7 @@ from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_thread_counts, powers_of_two
 from worker_agent.power.selection import AUTO, known_controller
-from worker_agent.providers import Offers, Providers
+from worker_agent.providers import Providers, without_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,8 +100,8 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     ] = ()
     providers: Annotated[
         Providers,
-        "Execution providers of configurations, such as CPU,OpenVINO; those that "
-        "onnxruntime offers if empty. Devices and options are set in the file.",
+        "Execution providers of configurations, such as CPU,OpenVINO; CPU if empty. "
+        "Devices and options are set in the file.",
     ] = ()
     onnx_operators: Annotated[
         tuple[str, ...],
@@ -172,18 +172,16 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         """Enforced limit of the memory of engines in bytes; 0 for none."""
         return self.memory_mb * 1_000_000
 
-    def configurations(
-        self, modes: Sequence[PowerMode] = (), offers: Offers | None = None
-    ) -> tuple[Configuration, ...]:
+    def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
         """Return the available configurations.
 
         Those on the CPU come last, by increasing speed of the power mode and number of threads.
         """
         on_cpu = self._on_cpu(modes)
-        if offers is None:
-            return on_cpu
-        found = [each for choice in offers.choices for each in choice.configurations(on_cpu)]
-        return (*found, *(on_cpu if offers.cpu else ()))
+        others = without_cpu(self.providers)
+        found = [each for choice in others for each in choice.configurations(on_cpu)]
+        has_cpu = not others or len(others) < len(self.providers)
+        return (*found, *(on_cpu if has_cpu else ()))
 
     def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
         check_thread_counts(self.threads, self.cores)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration
     from worker_agent.power.controller import PowerMode, Reading
-    from worker_agent.providers import Offers
 
 ENVIRONMENT: Final = f"{SETTINGS}/agent.env"
 """The settings that the options of an installation give."""
@@ -148,48 +147,24 @@ def removal_steps(*, purge: bool = False) -> Iterator[Step]:
 
 
 def check(config: Config = None) -> None:
-    """Check the agent's settings; show its execution providers, power modes and configurations.
+    """Check the agent's settings; show its power modes and configurations.
 
-    The settings are read from the agent's environment variables and file. Each execution provider
-    computes a small model on its device, in a separate process. The exit code is 1 if one cannot.
+    The settings are read from the agent's environment variables and file.
     """
-    import asyncio
-
-    from worker_agent.hosts.provider_offers import Runtimes, find_offers
-
-    settings = AgentSettings.load(file=config)
-    worker = settings.worker
-    offers = asyncio.run(find_offers(worker.providers, Runtimes(), settings.state / "providers"))
+    worker = AgentSettings.load(file=config).worker
     controller = open_controller(worker.power, MachineFiles(worker.root), worker.power_modes)
     try:
         modes, reading = controller.modes(), controller.read()
     finally:
         controller.close()
-    _print_offers(offers)
     _print_modes(modes, reading)
     usable = [mode for mode in modes if not mode.refused]
-    _print_configurations(worker.configurations(usable, offers), worker.worker_id)
-    if offers.refusals:
-        raise typer.Exit(1)
-
-
-def _print_offers(offers: Offers) -> None:
-    # Imported here: an agent never needs it, and it takes 2 MB.
-    from synergai.cli.output import print_table
-
-    rows = [("CPU", "", "offered")] if offers.cpu else []
-    rows += [(choice.name, choice.device, "offered") for choice in offers.choices]
-    rows += [
-        (refusal.choice.name, refusal.choice.device, f"not offered: {refusal.reason}")
-        for refusal in offers.refusals
-    ]
-    print_table(("provider", "device", ""), rows)
+    _print_configurations(worker.configurations(usable), worker.worker_id)
 
 
 def _print_configurations(configurations: Sequence[Configuration], worker_id: str) -> None:
     from synergai.cli.output import print_table
 
-    typer.echo()
     print_table((f"configurations of {worker_id}",), [(str(each),) for each in configurations])
 
 
@@ -246,7 +221,6 @@ def _print_modes(found: Sequence[PowerMode], reading: Reading) -> None:
 
     if not found:
         return
-    typer.echo()
     rows = [
         (
             mode.name,
@@ -261,6 +235,7 @@ def _print_modes(found: Sequence[PowerMode], reading: Reading) -> None:
     print_table(("mode", "number", "cores", "clock", "budget", ""), rows)
     if not reading.mode:
         typer.echo(f"no known mode: {reading.detail}")
+    typer.echo()
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")

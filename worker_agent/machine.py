@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,21 +11,18 @@ from synergai.errors import InvalidInput
 from synergai.runtime.resources import usable_cores
 from worker_agent.exchange import Exchange
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
+from worker_agent.providers import without_cpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
     from synergai.domain import Configuration
-    from worker_agent.agent_settings import AgentSettings, WorkerSettings
-    from worker_agent.power.controller import PowerMode
-    from worker_agent.providers import Offers
-
-_log = logging.getLogger(__name__)
+    from worker_agent.agent_settings import AgentSettings
+    from worker_agent.providers import ProviderChoice
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Machine:
     Attributes:
         instance: differs between runs of the agent.
         cores: whole cores that engines may use outside of the cgroup of a power mode.
+        providers: execution providers other than the CPU.
     """
 
     instance: str
@@ -43,7 +40,7 @@ class Machine:
     exchange: Exchange
     memory: HostMemory
     power: PowerManager
-    offers: Offers
+    providers: tuple[ProviderChoice, ...]
     configurations: tuple[Configuration, ...]
     meter: PowerMeter
 
@@ -62,14 +59,10 @@ async def open_machine(
     power = await PowerManager.open(settings.power, settings.power_modes, files, on_power_changed)
     stack.push_async_callback(power.close)
     memory = HostMemory(settings.memory_limit_bytes, exchange.held)
-    offers = await find_offers(settings.providers, Runtimes(), config.state / "providers")
-    for choice in offers.choices:
-        _log.info("execution provider %s is offered", choice)
-    for refusal in offers.refusals:
-        _log.warning("execution provider %s is not offered: %s", refusal.choice, refusal.reason)
+    providers = tuple(without_cpu(settings.providers, config.state / "providers"))
     # The mode in force comes last, so that it is preferred among modes of the same speed.
     modes = sorted(power.modes, key=lambda mode: mode.name == power.mode)
-    gpus = {int(choice.device) for choice in offers.choices if choice.details.needs_cuda}
+    gpus = {int(choice.device) for choice in providers if choice.details.needs_cuda}
     meter = await asyncio.to_thread(PowerMeter, files, gpus=gpus)
     stack.push_async_callback(asyncio.to_thread, meter.close)
     return Machine(
@@ -78,23 +71,10 @@ async def open_machine(
         exchange=exchange,
         memory=memory,
         power=power,
-        offers=offers,
-        configurations=usable_configurations(settings, modes, offers),
+        providers=providers,
+        configurations=settings.configurations(modes),
         meter=meter,
     )
-
-
-def usable_configurations(
-    settings: WorkerSettings, modes: Sequence[PowerMode], offers: Offers
-) -> tuple[Configuration, ...]:
-    """Return the configurations of a machine with these power modes and providers."""
-    found = settings.configurations(modes, offers)
-    if not found:
-        raise InvalidInput(
-            "none of the execution providers can be used: "
-            + "; ".join(f"{each.choice}: {each.reason}" for each in offers.refusals)
-        )
-    return found
 
 
 async def _open_exchange(config: AgentSettings) -> Exchange:

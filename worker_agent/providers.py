@@ -175,11 +175,6 @@ def kind_of(name: str) -> ProviderKind:
     return KINDS[name]
 
 
-def kind_with_runtime_name(runtime_name: str) -> ProviderKind | None:
-    """Return the kind with this name in ONNX Runtime; None if configurations cannot name it."""
-    return next((kind for kind in _KINDS if kind.runtime_name == runtime_name), None)
-
-
 _MAX_DEVICE_THREADS: Final = 1
 
 
@@ -269,23 +264,6 @@ def session_providers(choice: ProviderChoice, threads: int) -> list[tuple[str, d
     return [*found, ("CPUExecutionProvider", {})]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An execution provider that is installed, but cannot be used here."""
-
-    choice: ProviderChoice
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Offers:
-    """The usable execution providers among those that were asked for; `refusals` are the others."""
-
-    cpu: bool = True
-    choices: tuple[ProviderChoice, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-
-
 _Scalar: TypeAlias = bool | int | float | str
 
 
@@ -312,7 +290,7 @@ def parse_providers(value: object) -> tuple[ProviderChoice, ...]:
 
 
 Providers: TypeAlias = Annotated[tuple[ProviderChoice, ...], Parsed(parse_providers)]
-"""Execution providers of configurations; all that are offered if empty."""
+"""Execution providers of configurations; the CPU if empty."""
 
 
 def _parse_table(name: object, table: object) -> ProviderChoice:
@@ -362,6 +340,11 @@ RUNTIMES: Final = {
 """Alternative modules of a backend, which needs one of them."""
 OPERATORS_VARIABLE: Final = "SYNERGAI_ONNX_OPERATORS"
 """Environment variable with ONNX Runtime's libraries of custom operators, separated by colons."""
+
+
+def has_runtime(backend: str) -> bool:
+    """Return whether a backend's runtime is installed."""
+    return any(find_spec(module) is not None for module in RUNTIMES.get(backend, ()))
 
 
 @cache

@@ -21,11 +21,10 @@ from synergai.wire.limits import HUB_VERSION
 from worker_agent.hosts.memory import ENFORCEMENT, TooLarge
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hosts.provider_offers import Runtimes
 from worker_agent.hosts.sessions import SessionChange
 from worker_agent.placements.fetched import FOLDER
 from worker_agent.placements.sending import send_engine
-from worker_agent.providers import EMULATED, RUNTIMES
+from worker_agent.providers import EMULATED, RUNTIMES, has_runtime
 from worker_agent.runner import Runner
 
 if TYPE_CHECKING:
@@ -73,8 +72,8 @@ class LocalWorker:
         self._reconciler = reconciler
         self._meter = machine.meter
         self.configurations = machine.configurations
-        providers = {choice.name: choice for choice in machine.offers.choices}
-        backends = (choice.details.backends for choice in machine.offers.choices)
+        providers = {choice.name: choice for choice in machine.providers}
+        backends = (choice.details.backends for choice in machine.providers)
         self._provider_backends = frozenset[str]().union(*backends)
         self._provider_names = ", ".join(providers)
         self._engines: dict[EngineName, Engine] = {}
@@ -275,4 +274,4 @@ class LocalWorker:
 
 def _installed_backends() -> list[str]:
     """Return the names of the project's own backends whose runtime is installed."""
-    return sorted([EMULATED, *filter(Runtimes().has, RUNTIMES)])
+    return sorted([EMULATED, *filter(has_runtime, RUNTIMES)])

@@ -88,7 +88,6 @@ def profile(settings: ProfilerSettings) -> None:
 
 def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement], str]:
     """Measure what the settings say; return the measurements, and what to say at the end."""
-    import asyncio
     import tempfile
 
     from profiler.dictionary.origins import EngineOrigins
@@ -96,8 +95,8 @@ def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement],
     from profiler.measuring.conditions import top_mhz
     from profiler.measuring.generators import Machine
     from profiler.measuring.measurer import Measurer, ProfiledModes
-    from worker_agent.hosts.provider_offers import Runtimes, find_offers
     from worker_agent.power.files import MachineFiles
+    from worker_agent.providers import without_cpu
 
     files = MachineFiles(settings.root)
     with (
@@ -105,20 +104,19 @@ def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement],
         tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
         ProfiledModes(settings.power, settings.modes, files) as modes,
     ):
-        offers = asyncio.run(find_offers(settings.providers, Runtimes(), Path(cache)))
-        for refusal in offers.refusals:
-            _say(f"not measured with {refusal.choice}: {refusal.reason}")
         origins = EngineOrigins(settings.models)
         measurer = Measurer(
             settings,
             modes,
-            {choice.name: choice for choice in offers.choices},
+            {choice.name: choice for choice in without_cpu(settings.providers, Path(cache))},
             origins,
             settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
             timer,
             _say,
         )
-        machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
+        machine = Machine(
+            modes.modes, settings.providers, settings.cores, top_mhz(files), modes.refused
+        )
         listed = StagesCommand if settings.stages else ListedCommand
         kind = SearchCommand if settings.search else listed
         command = kind(settings, machine, origins, measurer)

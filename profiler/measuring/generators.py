@@ -18,6 +18,7 @@ from synergai.errors import EngineUnusable, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.resources import usable_cores
 from worker_agent.cpu_affinity import powers_of_two
+from worker_agent.providers import without_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from synergai.models.directory import EngineDefinition
     from worker_agent.power.controller import PowerMode
-    from worker_agent.providers import Offers
+    from worker_agent.providers import ProviderChoice
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Machine:
 
     Attributes:
         modes: its power modes; empty if it has none.
-        offers: its execution providers; None for the CPU alone.
+        providers: its execution providers; the CPU alone if empty.
         pinned: cores that engines are restricted to; empty for all.
         top_mhz: highest clock of its cores; 0 if not known.
         refused: modes that cannot be switched to, with the reason.
     """
 
     modes: Sequence[PowerMode] = ()
-    offers: Offers | None = None
+    providers: Sequence[ProviderChoice] = ()
     pinned: Sequence[int] = ()
     top_mhz: float = 0.0
     refused: Sequence[PowerMode] = ()
@@ -134,12 +135,10 @@ def _properties(mode: PowerMode) -> tuple[float, ...]:
 
 def execution_providers(draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
     """Yield the draft with the CPU, and with each provider that runs the engine's backend."""
-    offers = machine.offers
-    if offers is None or offers.cpu:
+    others = without_cpu(machine.providers)
+    if not others or len(others) < len(machine.providers):
         yield draft
-    if offers is None:
-        return
-    for choice in offers.choices:
+    for choice in others:
         backend = engine.of_variant(draft.configuration.variant).backend
         if backend not in choice.details.backends:
             yield Pruned(f"{engine.name} with {choice.name}", f"does not run {backend} engines")

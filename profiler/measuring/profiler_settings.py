@@ -34,8 +34,8 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     ) = None
     providers: Annotated[
         Providers,
-        "Execution providers to measure with, such as CPU,OpenVINO; default: those "
-        "that onnxruntime offers. Devices and options are set in the file.",
+        "Execution providers to measure with, such as CPU,OpenVINO; default: CPU. "
+        "Devices and options are set in the file.",
     ] = ()
     cores: Annotated[
         Cores, "Cores to pin engines to, as with the agent's --cores; default: all."

@@ -117,8 +117,7 @@ class Trial:
             status = client.submit(self._engine, queries=20).wait()
             told = described(status, {ON_CPU})
             [worker] = client.workers()
-            unusable = [each.reason for each in worker.unusable] or "not offered"
-            return f"{told}; at the gateway: {unusable}"
+            return f"{told}; at the gateway: {[each.reason for each in worker.unusable]}"
 
     def _start_agent(self, fleet: LocalFleet, name: str, settings: str) -> None:
         path = self._directory / f"{name}.toml"

@@ -21,7 +21,6 @@ BORROWED = {
     "profiler": {
         "worker_agent.cpu_affinity",
         "worker_agent.hosts.launch",
-        "worker_agent.hosts.provider_offers",
         "worker_agent.ipc",
         "worker_agent.power",
         "worker_agent.providers",

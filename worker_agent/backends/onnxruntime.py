@@ -87,6 +87,7 @@ class OnnxRuntimeBackend:
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         providers = [(_CPU, {})] if provider is None else session_providers(provider, threads)
         if provider is not None:
+            _check_installed(provider)
             if provider.details.needs_cuda:
                 _load_cuda()
             options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
@@ -130,7 +131,7 @@ class OnnxRuntimeBackend:
         if used[:1] != [runtime_name]:
             raise EngineUnusable(
                 f"ONNX Runtime does not use {provider}, but fell back to "
-                f"{', '.join(used) or 'nothing'}"
+                f"{', '.join(used) or 'nothing'}; see the log"
             )
         try:
             parts = self._session.get_provider_graph_assignment_info()
@@ -197,6 +198,17 @@ def _from_ort_value(value: Any) -> Array:
     # The runtime exposes such a tensor only by the address of memory that `value` owns.
     data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
     return np.frombuffer(data, BFLOAT16_BITS).reshape(shape)
+
+
+def _check_installed(provider: ProviderChoice) -> None:
+    """Check that the runtime was built with the provider."""
+    available: list[str] = ort.get_available_providers()
+    if provider.details.runtime_name not in available:
+        names = ", ".join(name.removesuffix("ExecutionProvider") for name in available)
+        raise EngineUnusable(
+            f"the installed ONNX Runtime {ort.__version__} has no {provider.kind}, only {names}: "
+            f"install one with {provider.kind}, or remove {provider.name} from --providers"
+        )
 
 
 def _load_cuda() -> None:

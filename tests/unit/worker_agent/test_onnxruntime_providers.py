@@ -39,6 +39,10 @@ class FakeRuntime:
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.entries: dict[str, str] = {}
         self.ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL=0)
+        self.__version__ = "1.31.1"
+
+    def get_available_providers(self) -> list[str]:
+        return [TENSORRT, CUDA, CPU]
 
     def set_default_logger_severity(self, severity: int) -> None:
         self.severity = severity
@@ -122,12 +126,12 @@ def test_cuda_of_python_packages_is_loaded_before_the_session(
         (
             "CUDA",
             FakeRuntime(working=()),
-            "does not use CUDA on device 0, but fell back to CPUExecutionProvider",
+            "does not use CUDA on device 0, but fell back to CPUExecutionProvider; see the log",
         ),
         (
             "TensorRT",
             FakeRuntime(working=(CUDA,)),
-            "TensorRT on device 0, but fell back to CUDAExecutionProvider, CPUExecutionProvider",
+            "but fell back to CUDAExecutionProvider, CPUExecutionProvider; see the log",
         ),
         (
             "CUDA",
@@ -144,6 +148,17 @@ def test_session_that_does_not_use_its_provider_is_an_error(
     with pytest.raises(EngineUnusable) as caught:
         load(monkeypatch, runtime, kind)
     assert str(caught.value).endswith(message)
+
+
+def test_provider_that_the_runtime_was_built_without_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(EngineUnusable) as caught:
+        load(monkeypatch, FakeRuntime(), "OpenVINO", "CPU")
+    assert str(caught.value) == (
+        "the installed ONNX Runtime 1.31.1 has no OpenVINO, only Tensorrt, CUDA, CPU: "
+        "install one with OpenVINO, or remove OpenVINO from --providers"
+    )
 
 
 def test_device_that_runs_out_of_memory_later_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,6 @@ from worker_agent.hub_client.client import HubClient
 from worker_agent.inventory import Inventory
 from worker_agent.machine import Machine
 from worker_agent.placements.reconciler import Reconciler
-from worker_agent.providers import Offers
 from worker_agent.served_engines import ModelDirectoryWatch, ServedEngines
 from worker_agent.worker import LocalWorker
 
@@ -172,7 +171,7 @@ class Reports:
             instance="i",
             power=SimpleNamespace(mode=""),
             meter=None,
-            offers=Offers(),
+            providers=(),
             configurations=settings.worker.configurations(),
         )
         self.changes: list[SessionChange] = []

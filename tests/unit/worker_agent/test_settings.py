@@ -50,6 +50,25 @@ def test_configurations_are_ordered_by_the_speed_of_their_mode() -> None:
     assert largest_configuration(found) == Configuration(6, "MAXN")
 
 
+def test_modes_of_the_same_speed_are_offered_in_the_order_given() -> None:
+    modes = [PowerMode(name=name, cores=2) for name in ("fast", "slow")]
+    found = WorkerSettings(threads=(2,)).configurations(modes)
+    assert [each.power_mode for each in found] == ["fast", "slow"]
+
+
+def test_configurations_of_providers_come_before_those_of_the_cpu_if_that_is_wanted() -> None:
+    on_cpu = Configuration(1), Configuration(2)
+    on_cuda = Configuration(0, "", "CUDA")
+    for names, found in (
+        ("CPU", on_cpu),
+        ("CPU,CUDA", (on_cuda, *on_cpu)),
+        ("CUDA", (on_cuda,)),
+        ("XNNPACK", (Configuration(1, "", "XNNPACK"), Configuration(2, "", "XNNPACK"))),
+    ):
+        settings = AgentSettings.load({"threads": "1,2", "providers": names})
+        assert settings.worker.configurations() == found
+
+
 @pytest.mark.parametrize("threads", ["0", "-1", "1,5000", "two"])
 def test_impossible_number_of_threads_is_refused(threads: str) -> None:
     with pytest.raises(InvalidSettings, match="--threads"):

@@ -14,7 +14,7 @@ from synergai.errors import NotFound
 from synergai.models.directory import EngineDefinition
 from worker_agent.cpu_affinity import powers_of_two
 from worker_agent.power.controller import PowerMode
-from worker_agent.providers import Offers, ProviderChoice
+from worker_agent.providers import CPU, ProviderChoice
 
 ENGINE = EngineDefinition(
     name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8
@@ -106,14 +106,16 @@ def test_empty_model_directory_is_rejected(tmp_path: Path) -> None:
 
 
 def test_provider_without_threads_has_one_configuration() -> None:
-    offers = Offers(choices=(ProviderChoice(name="CUDA", kind="CUDA", device="0"),))
-    drafts, _ = generate(ENGINE, Machine((), offers, pinned=(0, 1)), [2])
+    providers = (
+        ProviderChoice(name=CPU, kind=CPU),
+        ProviderChoice(name="CUDA", kind="CUDA", device="0"),
+    )
+    drafts, _ = generate(ENGINE, Machine((), providers, pinned=(0, 1)), [2])
     assert texts(drafts) == ["threads=2", "provider=CUDA"]
 
 
 def test_provider_is_searched_with_engines_that_it_runs() -> None:
-    offers = Offers(choices=(ProviderChoice(name="OpenVINO", kind="OpenVINO"),))
-    machine = Machine((FEW,), offers)
+    machine = Machine((FEW,), (ProviderChoice(name="OpenVINO", kind="OpenVINO"),))
     drafts, _ = generate(ENGINE, machine)
     assert any(draft.configuration.execution_provider for draft in drafts)
     drafts, pruned = generate(replace(ENGINE, backend="tensorflow"), machine)
