@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from gateway.gateway_settings import GatewaySettings
-from gateway.installer import SERVICE, find_refusal, installation_steps, removal_steps
 from gateway.journal.files import DATABASE, check_leads, is_running
-from synergai.cli.commands import DryRun, Programs, print_or_execute, require, settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_facts, print_json, print_table
 from synergai.cli.process import serve_instead
@@ -57,29 +55,6 @@ def run(settings: GatewaySettings) -> None:
     require("prometheus_client")
     check_free(settings.addresses)  # now, as the gateway's start takes seconds
     serve_instead("gateway.server:GatewayProcess", settings)
-
-
-def install(programs: Programs = None, dry_run: DryRun = False) -> None:
-    """Install the gateway as a systemd service and start it. Run it again to update.
-
-    Its settings are in /etc/synergai/gateway.env, one SYNERGAI_GATEWAY_… per line. Addresses that
-    other machines can reach need certificates and an access table, or SYNERGAI_GATEWAY_INSECURE.
-    """
-    steps = installation_steps(str(programs or Path(sys.executable).parent), Path("/"))
-    print_or_execute(steps, f"done; see systemctl status {SERVICE}", dry_run=dry_run)
-    if refusal := find_refusal(Path("/")):
-        will = "will refuse" if dry_run else "refuses"
-        typer.echo(f"the gateway {will} to start: {refusal}", err=not dry_run)
-
-
-def uninstall(
-    purge: Annotated[
-        bool, typer.Option("--purge", help="Also remove its settings, jobs and dictionary.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Stop and remove the gateway's service."""
-    print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
 
 
 class _Checked(NamedTuple):
@@ -316,8 +291,6 @@ def _format_time(at: float) -> str:
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
 app.callback(invoke_without_command=True)(settings_command(GatewaySettings, run))
-app.command(epilog="Example: [bold]synergai gateway install --dry-run[/bold]")(install)
-app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")(uninstall)
 app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --ttl 30m[/bold]")(
     enroll
 )

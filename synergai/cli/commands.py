@@ -191,10 +191,6 @@ def _default_text(value: Any) -> str:
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only print the steps, and which of them would fail.")
 ]
-Programs = Annotated[
-    Path | None,
-    typer.Option(help="Directory of the synergai program. Default: that of this program."),
-]
 
 
 def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None:

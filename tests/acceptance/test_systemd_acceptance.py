@@ -17,9 +17,7 @@ from typing import Final
 
 import pytest
 
-from gateway.installer import SERVICE, installation_steps
 from profiler.zoo import recipes as zoo
-from synergai.runtime.installation import WriteFile
 from tests.acceptance.debian_root import (
     CACHE,
     PROGRAMS,
@@ -27,7 +25,6 @@ from tests.acceptance.debian_root import (
     MissingPrerequisite,
     require_programs,
 )
-from tests.fake_systemd import put_programs
 from tests.waiting import wait_until
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -58,15 +55,6 @@ def units(tmp_path: Path) -> Path:
 
 def test_units_are_valid(units: Path) -> None:
     done = analyze("verify", *map(str, sorted(units.iterdir())))
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def test_installed_unit_of_the_gateway_is_valid(tmp_path: Path) -> None:
-    programs = put_programs(tmp_path, "/bin") / "bin"
-    steps = installation_steps(str(programs), Path("/"))
-    [text] = [step.text for step in steps if isinstance(step, WriteFile) and SERVICE in step.path]
-    (tmp_path / SERVICE).write_text(text, "utf-8")
-    done = analyze("verify", str(tmp_path / SERVICE))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -174,11 +162,12 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 
 def _prepare(root: DebianRoot) -> None:
-    """Remove files of an earlier run; add an engine."""
+    """Remove files of an earlier run; add the gateway's unit and an engine."""
     for left in ("etc/synergai", "var/lib/synergai-agent", "var/lib/private/synergai-gateway"):
         shutil.rmtree(root.path / left, ignore_errors=True)
     for unit in (root.path / "etc/systemd/system").rglob("synergai*"):
         unit.unlink(missing_ok=True)
+    shutil.copy(SHIPPED / "synergai-gateway.service", root.path / "etc/systemd/system")
     zoo.build("onnx_identity", root.path / MODELS)
 
 
@@ -194,7 +183,7 @@ def job_succeeds(container: Container) -> bool:
 
 
 def test_both_services_start_serve_and_restart_after_a_kill(container: Container) -> None:
-    container.run(f"{PROGRAMS}/synergai", "gateway", "install", "--programs", PROGRAMS)
+    container.run("systemctl", "enable", "--now", "synergai-gateway")
     install = [f"{PROGRAMS}/synergai", "agent", "install", "--gateway", "127.0.0.1:8010"]
     container.run(
         *install, "--worker-class", "container", "--power", "none", "--programs", PROGRAMS
@@ -222,11 +211,10 @@ def test_both_services_start_serve_and_restart_after_a_kill(container: Container
         wait_until(lambda: job_succeeds(container), 30.0)
 
 
-@pytest.mark.parametrize("role", ["agent", "gateway"])
-def test_service_is_uninstalled(container: Container, role: str) -> None:
-    container.run(f"{PROGRAMS}/synergai", role, "uninstall", "--purge")
-    assert unit_property(container, f"synergai-{role}", "LoadState") == "not-found"
-    count = container.run("sh", "-c", f"ls /etc/systemd/system | grep -c {role}", check=False)
+def test_agent_is_uninstalled(container: Container) -> None:
+    container.run(f"{PROGRAMS}/synergai", "agent", "uninstall", "--purge")
+    assert unit_property(container, "synergai-agent", "LoadState") == "not-found"
+    count = container.run("sh", "-c", "ls /etc/systemd/system | grep -c agent", check=False)
     assert count == "0"
-    left = container.run("sh", "-c", f"ls /var/lib /var/lib/private | grep -c {role}", check=False)
+    left = container.run("sh", "-c", "ls /var/lib /var/lib/private | grep -c agent", check=False)
     assert left == "0"

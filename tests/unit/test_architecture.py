@@ -69,7 +69,6 @@ ORDER = {
         "app",
         "server",
         "serve",
-        "installer",
         "cli",
     ),
     "worker_agent": (

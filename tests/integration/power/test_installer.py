@@ -5,10 +5,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from typer import Typer
 from typer.testing import CliRunner
 
-from gateway.cli import app as gateway_app
 from synergai.errors import InvalidInput, NotSupported, Unavailable
 from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.emulated_board.board import EmulatedBoard
@@ -101,14 +99,13 @@ def test_settings_are_kept_unless_an_option_is_given() -> None:
         assert (f"write {ENVIRONMENT} (640), unless it exists" in done.output) is kept
 
 
-@pytest.mark.parametrize("role", [app, gateway_app])
 def test_only_an_installation_refers_to_the_services_status(
-    monkeypatch: pytest.MonkeyPatch, role: Typer
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("synergai.runtime.installation.execute", lambda _: None)
-    installed = CliRunner().invoke(role, ["install"])
+    installed = CliRunner().invoke(app, ["install"])
     assert "systemctl status synergai-" in installed.output
-    removed = CliRunner().invoke(role, ["uninstall"])
+    removed = CliRunner().invoke(app, ["uninstall"])
     assert removed.output.startswith("removed synergai-")
 
 
