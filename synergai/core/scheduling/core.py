@@ -286,8 +286,6 @@ class SchedulerCore:
             self._profiles.learn(lease)
         end: End = "stopped" if stopped else "completed" if completed else "failed"
         self._jobs.release(lease, end, event.detail)
-        if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
-            self._decisions.interrupted(lease)
         ejected = not lease.done and self._outliers.ended(worker, lease, event.fault)
         if not completed or lease.remaining:
             self._failures.ended(lease, event, charge_job=not ejected)

@@ -1,7 +1,7 @@
 """Decisions: what workers do next, by the policy and by what applies under every policy.
 
 Common to all policies: requests share cores with other work, or run between the queries of jobs,
-interrupted jobs resume where they ran, and a few queries measure engines that are not profiled.
+and a few queries measure engines that are not profiled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from synergai.core.scheduling.state.estimate import Estimate
     from synergai.core.scheduling.state.jobs import JobRecord, Lease
     from synergai.core.scheduling.state.workers import WorkerRecord
-    from synergai.domain import Job, JobId
+    from synergai.domain import Job
 
 
 class Decisions:
@@ -49,12 +49,6 @@ class Decisions:
         self._leases = leases
         self._probes = probes
         self._interleaver = interleaver
-        # Jobs that yielded to a request, by worker, each until it is assigned or removed.
-        self._interrupted: dict[int, dict[JobId, Lease]] = {}
-        # On which worker they ran.
-        self._ran_on: dict[JobId, int] = {}
-        state.forget_job.append(self._forget_job)
-        state.forget_worker.append(self._forget_worker)
         rejects = state.settings.infeasible == "reject"
         interleaves = not state.settings.strict
         rebalances = state.policy.rebalances
@@ -64,11 +58,9 @@ class Decisions:
             (rebalances, self._probe_unplannable_workers),
             (interleaves, self._share_cores),
             (interleaves, self._interrupt_before_policy),
-            (True, self._resume_before_policy),
             (True, self._follow_policy),
             (interleaves, self._share_cores),
             (interleaves, self._interrupt_after_policy),
-            (True, self._resume),
             (True, self._probe_idle_workers),
             (rebalances, self._stop_for_probes),
         )
@@ -118,11 +110,6 @@ class Decisions:
         if self._state.queue.requests and self._state.fleet.interruptible:
             self._interrupt(self._interleaver.before_policy())
 
-    def _resume_before_policy(self) -> None:
-        """Resume jobs before the policy decides on others, but behind the waiting requests."""
-        if not self._state.queue.requests:
-            self._resume()
-
     def _follow_policy(self) -> None:
         while self._execute(self._state.policy.decide(self._state)) and self._state.queue.size:
             pass
@@ -169,8 +156,6 @@ class Decisions:
                 case Assign(job, worker, estimate):
                     # Otherwise it waits, so that batches are not parted.
                     if self._state.takes(worker, job, estimate):
-                        if self._ran_on:
-                            self._forget_job(job)
                         self._leases.assign(decision)
                 case Preempt(lease):
                     self._leases.stop(lease)
@@ -192,7 +177,6 @@ class Decisions:
 
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         for job, worker in probes:
-            self._forget_job(job)
             lease = self._leases.probe(job, worker)
             self._probes.started(lease.assignment, worker.worker.worker_class)
 
@@ -256,56 +240,3 @@ class Decisions:
             head.awaited_since = head.reported_at
         at = head.awaited_since + MEASURED_S
         self._state.call_at(at, lambda: None, head.job)  # decisions follow
-
-    # --- resuming interrupted jobs ------------------------------------------------------
-
-    # Otherwise the rest of a job would compete for any worker, and under `rr` and `srr` wait for
-    # its turn in a rotation that it has already had.
-
-    def interrupted(self, lease: Lease) -> None:
-        """Let the job of `lease` resume on the worker where it was stopped for a request.
-
-        Policies that move running work decide themselves where it resumes.
-        """
-        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
-        if worker is None or self._state.policy.rebalances:
-            return
-        self._forget_job(lease.job)
-        self._interrupted.setdefault(worker.index, {})[lease.job.job.id] = lease
-        self._ran_on[lease.job.job.id] = worker.index
-
-    def _forget_job(self, job: JobRecord) -> None:
-        index = self._ran_on.pop(job.job.id, None)
-        if index is None:
-            return
-        jobs = self._interrupted[index]
-        del jobs[job.job.id]
-        if not jobs:
-            del self._interrupted[index]
-
-    def _forget_worker(self, worker: WorkerRecord) -> None:
-        for job_id in self._interrupted.pop(worker.index, ()):
-            del self._ran_on[job_id]
-
-    def _resume(self) -> None:
-        """Assign interrupted jobs again where they ran, as if there had been no request.
-
-        A job that a waiting one of higher priority precedes is left to the policy.
-        """
-        if not self._ran_on:
-            return
-        for worker in self._state.available():
-            for lease in list(self._interrupted.get(worker.index, {}).values()):
-                if worker.available_at > self._state.now:
-                    break
-                job = lease.job
-                self._forget_job(job)
-                engine = lease.assignment.engine
-                if not job.assignable or engine not in worker.engines:
-                    continue
-                first = next(self._state.queue.in_order(worker.engines), job)
-                if first.job.priority > job.job.priority:
-                    continue
-                estimate = self._state.estimate(engine, worker, lease.assignment.configuration)
-                if estimate is not None and (job.limit is None or job.limit.allows(estimate)):
-                    self._leases.assign(Assign(job, worker, estimate, job.assignable))

@@ -24,7 +24,7 @@ from synergai.core.scheduling.events import (
 from synergai.core.scheduling.policies import POLICIES
 from synergai.core.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.core.scheduling.state.workers import MAX_REQUESTS
-from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
+from synergai.domain import EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import dispatched, end, make_core, new_entry, new_job, new_request, new_worker
 
@@ -252,8 +252,9 @@ def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> N
     assert dispatched(core.handle(make_request("s", 1.0), 1.0)) == [], "one probe at a time"
 
 
-@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
-def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str) -> None:
+# SLO-MAEL chooses jobs by their slack on the available worker.
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable", "slo_mael"}))
+def test_rest_of_an_interrupted_job_goes_before_others_and_keeps_the_rotation(policy: str) -> None:
     core = core_with(policy=policy, workers=3)
     running: dict[WorkerId, Assignment] = {}
     for number in range(4):
@@ -267,7 +268,6 @@ def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str
     assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, job.worker_id, 11)
 
 
-# SLO-MAEL chooses jobs by their slack on the available worker.
 @pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"slo_mael"}))
 def test_waiting_job_of_higher_priority_runs_before_the_rest_of_an_interrupted_one(
     policy: str,
@@ -294,29 +294,6 @@ def test_interrupted_job_whose_worker_has_left_runs_elsewhere(policy: str) -> No
     commands = end(core, other, 100.0)
     [rest] = dispatched(commands)
     assert (rest.job_id, rest.worker_id, rest.first) == (job.job_id, other.worker_id, 11)
-
-
-@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
-def test_failed_assignment_does_not_return_to_its_worker_because_it_was_interrupted(
-    policy: str,
-) -> None:
-    core = core_with(policy=policy)
-    [job] = dispatched(core.handle(make_job("job"), 0.0))
-    core.handle(make_request("r", 1.05), 1.05)
-    core.handle(AssignmentEnded(job.id, 11, Outcome.FAILED, Fault.HOST_DIED, "died"), 1.1)
-    assert not core._decisions._ran_on
-
-
-def test_many_interruptions_leave_one_job_to_resume() -> None:
-    core = core_with(policy="rr")
-    [job] = dispatched(core.handle(make_job("job", queries=10**6), 0.0))
-    for number in range(20):
-        now = 1.05 + number
-        running = dispatched(core.handle(make_request(f"r-{number}", now), now))
-        core.handle(AssignmentEnded(job.id, 1, Outcome.STOPPED), now + 0.1)
-        assert len(core._decisions._ran_on) <= 1
-        [job] = dispatched(end(core, running[0], now + 0.2))
-        assert not core._decisions._ran_on
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())
