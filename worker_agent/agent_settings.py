@@ -30,7 +30,7 @@ from synergai.runtime.settings import Settings
 from synergai.wire.limits import DEFAULT_MAX_MESSAGE_BYTES
 from worker_agent.cpu_affinity import check_thread_counts, powers_of_two
 from worker_agent.power.selection import AUTO, known_controller
-from worker_agent.providers import Providers, without_cpu
+from worker_agent.providers import CPU, Providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     providers: Annotated[
         Providers,
         "Execution providers of configurations, such as CPU,OpenVINO; CPU if empty. "
-        "Devices and options are set in the file.",
+        "Options are set in the file.",
     ] = ()
     onnx_operators: Annotated[
         tuple[str, ...],
@@ -178,10 +178,10 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         Those on the CPU come last, by increasing speed of the power mode and number of threads.
         """
         on_cpu = self._on_cpu(modes)
-        others = without_cpu(self.providers)
-        found = [each for choice in others for each in choice.configurations(on_cpu)]
-        has_cpu = not others or len(others) < len(self.providers)
-        return (*found, *(on_cpu if has_cpu else ()))
+        if not self.providers:
+            return on_cpu
+        ordered = sorted(self.providers, key=lambda choice: choice.name == CPU)
+        return tuple(each for choice in ordered for each in choice.configurations(on_cpu))
 
     def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
         check_thread_counts(self.threads, self.cores)

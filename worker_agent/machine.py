@@ -14,7 +14,7 @@ from worker_agent.hosts.memory import HostMemory
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
-from worker_agent.providers import without_cpu
+from worker_agent.providers import used_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration
     from worker_agent.agent_settings import AgentSettings
-    from worker_agent.providers import ProviderChoice
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class Machine:
     Attributes:
         instance: differs between runs of the agent.
         cores: whole cores that engines may use outside of the cgroup of a power mode.
-        providers: execution providers other than the CPU.
     """
 
     instance: str
@@ -40,7 +38,6 @@ class Machine:
     exchange: Exchange
     memory: HostMemory
     power: PowerManager
-    providers: tuple[ProviderChoice, ...]
     configurations: tuple[Configuration, ...]
     meter: PowerMeter
 
@@ -59,11 +56,9 @@ async def open_machine(
     power = await PowerManager.open(settings.power, settings.power_modes, files, on_power_changed)
     stack.push_async_callback(power.close)
     memory = HostMemory(settings.memory_limit_bytes, exchange.held)
-    providers = tuple(without_cpu(settings.providers, config.state / "providers"))
     # The mode in force comes last, so that it is preferred among modes of the same speed.
     modes = sorted(power.modes, key=lambda mode: mode.name == power.mode)
-    gpus = {int(choice.device) for choice in providers if choice.details.needs_cuda}
-    meter = await asyncio.to_thread(PowerMeter, files, gpus=gpus)
+    meter = await asyncio.to_thread(PowerMeter, files, gpus=used_gpus(settings.providers))
     stack.push_async_callback(asyncio.to_thread, meter.close)
     return Machine(
         instance=secrets.token_hex(8),
@@ -71,7 +66,6 @@ async def open_machine(
         exchange=exchange,
         memory=memory,
         power=power,
-        providers=providers,
         configurations=settings.configurations(modes),
         meter=meter,
     )

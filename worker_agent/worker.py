@@ -72,8 +72,8 @@ class LocalWorker:
         self._reconciler = reconciler
         self._meter = machine.meter
         self.configurations = machine.configurations
-        providers = {choice.name: choice for choice in machine.providers}
-        backends = (choice.details.backends for choice in machine.providers)
+        providers = {choice.name: choice for choice in self._settings.providers}
+        backends = (choice.details.backends for choice in providers.values())
         self._provider_backends = frozenset[str]().union(*backends)
         self._provider_names = ", ".join(providers)
         self._engines: dict[EngineName, Engine] = {}

@@ -6,7 +6,6 @@ import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
@@ -28,6 +27,7 @@ from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from profiler.measuring.messages import Measurement
     from synergai.profiles.dictionary import ProfileEntry
@@ -88,27 +88,20 @@ def profile(settings: ProfilerSettings) -> None:
 
 def _measure(settings: ProfilerSettings, timer: str) -> tuple[list[Measurement], str]:
     """Measure what the settings say; return the measurements, and what to say at the end."""
-    import tempfile
-
     from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.commands import ListedCommand, SearchCommand, StagesCommand
     from profiler.measuring.conditions import top_mhz
     from profiler.measuring.generators import Machine
     from profiler.measuring.measurer import Measurer, ProfiledModes
     from worker_agent.power.files import MachineFiles
-    from worker_agent.providers import without_cpu
 
     files = MachineFiles(settings.root)
-    with (
-        # What is compiled for the measurements only.
-        tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
-        ProfiledModes(settings.power, settings.modes, files) as modes,
-    ):
+    with ProfiledModes(settings.power, settings.modes, files) as modes:
         origins = EngineOrigins(settings.models)
         measurer = Measurer(
             settings,
             modes,
-            {choice.name: choice for choice in without_cpu(settings.providers, Path(cache))},
+            {choice.name: choice for choice in settings.providers},
             origins,
             settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
             timer,

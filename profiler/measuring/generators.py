@@ -18,7 +18,7 @@ from synergai.errors import EngineUnusable, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.runtime.resources import usable_cores
 from worker_agent.cpu_affinity import powers_of_two
-from worker_agent.providers import without_cpu
+from worker_agent.providers import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,12 +135,11 @@ def _properties(mode: PowerMode) -> tuple[float, ...]:
 
 def execution_providers(draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:
     """Yield the draft with the CPU, and with each provider that runs the engine's backend."""
-    others = without_cpu(machine.providers)
-    if not others or len(others) < len(machine.providers):
+    if not machine.providers:
         yield draft
-    for choice in others:
+    for choice in machine.providers:
         backend = engine.of_variant(draft.configuration.variant).backend
-        if backend not in choice.details.backends:
+        if choice.name != CPU and backend not in choice.details.backends:
             yield Pruned(f"{engine.name} with {choice.name}", f"does not run {backend} engines")
             continue
         for configuration in choice.configurations([draft.configuration]):

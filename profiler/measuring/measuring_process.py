@@ -123,13 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send = partial(send_report, options.report)
     task = decode_config(options.task, MeasurementTask)
-    provider = task.provider
-    start = partial(HostClient, task.models, task.session, cores=task.cores, provider=provider)
     try:
-        if provider is not None and provider.cache is not None:
-            # In service, what it compiles is compiled once; all later loads find it in the cache.
-            start().close()
-        with start() as host:
+        with HostClient(
+            task.models, task.session, cores=task.cores, provider=task.provider
+        ) as host:
             measurement = _measure(host, task, options.parent, send)
     except SynergaiError as error:
         send(MeasurementFailed(str(error)))

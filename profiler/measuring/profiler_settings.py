@@ -35,7 +35,7 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     providers: Annotated[
         Providers,
         "Execution providers to measure with, such as CPU,OpenVINO; default: CPU. "
-        "Devices and options are set in the file.",
+        "Options are set in the file.",
     ] = ()
     cores: Annotated[
         Cores, "Cores to pin engines to, as with the agent's --cores; default: all."

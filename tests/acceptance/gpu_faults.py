@@ -77,8 +77,8 @@ class Trial:
 
     def limit_too_small(self) -> str:
         """Limit the memory of the GPU below the size of the weights: jobs run on the CPU."""
-        options = 'options = { gpu_mem_limit = "1000000" }'
-        return self._falls_back("limit", f"[providers.CPU]\n[providers.CUDA]\n{options}\n")
+        limit = "gpu_mem_limit = 1000000"
+        return self._falls_back("limit", f"[providers.CPU]\n[providers.CUDA]\n{limit}\n")
 
     def killed_host(self) -> str:
         """Kill the engine host that computes on the GPU: the job goes on there."""

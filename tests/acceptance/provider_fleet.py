@@ -34,7 +34,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.wire.arrays import build_request, read_outputs
 from tests.cores import new_entry
-from worker_agent.providers import KINDS, ProviderChoice
+from worker_agent.providers import ProviderChoice
 
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5
@@ -50,8 +50,7 @@ def main() -> int:
     parser.add_argument("--profiled", default="", help="engines to measure; all if empty")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
-    device = KINDS[options.provider].device
-    provider = ProviderChoice(name=options.provider, kind=options.provider, device=device)
+    provider = ProviderChoice(options.provider)
     names = [
         EngineName(each.name)
         for each in ModelDirectory(options.models).engines()
@@ -122,11 +121,8 @@ def profile(
     dictionary: Path,
     directory: Path,
 ) -> list[dict[str, Any]]:
-    settings = directory / "profile.toml"
-    cache = f'cache = "{directory / "compiled"}"' if provider.details.cache_options else ""
-    settings.write_text(f"[providers.CPU]\n[providers.{provider.name}]\n{cache}\n")
     command = (
-        *(sys.executable, "-m", "synergai", "profile", "--config", str(settings), "--json"),
+        *(sys.executable, "-m", "synergai", "profile", "--providers", f"CPU,{provider}", "--json"),
         *("--models", str(models), "--engines", ",".join(names), "--threads", "1"),
         *("--min-duration", "2", "--worker-class", CLASS, "--dictionary", str(dictionary)),
         *("--output", str(directory / "profile")),

@@ -17,7 +17,7 @@ MODELS = Path(sys.argv[1])
 
 
 def host_of(engine: str, provider: str = "") -> HostClient:
-    choice = ProviderChoice(name=provider, kind=provider) if provider else None
+    choice = ProviderChoice(provider) if provider else None
     return HostClient(MODELS, Session(EngineName(engine), Configuration(1)), provider=choice)
 
 

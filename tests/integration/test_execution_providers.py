@@ -19,13 +19,12 @@ from tests.cores import new_entry
 ENGINE = EngineName("echo")
 CPU = Configuration(1)
 DEVICE = Configuration(0, "", "Emulated")
-BROKEN = Configuration(0, "", "Broken")
+BROKEN = Configuration(0, "", "CUDA")
 SETTINGS = """
 threads = [1]
 [providers.CPU]
 [providers.Emulated]
-[providers.Broken]
-provider = "Emulated"
+[providers.CUDA]
 """
 MODEL = """
 [[configurations]]
@@ -37,7 +36,6 @@ provider = "Emulated"
 query_s = 0.002
 setup_s = 0.0
 """
-"""Without times for Broken, whose sessions therefore fail."""
 QPS = {CPU: 250.0, DEVICE: 500.0, BROKEN: 1000.0}
 
 
@@ -71,12 +69,12 @@ def test_broken_provider_harms_no_job(client: SyncClient) -> None:
     for job in [client.submit(ENGINE, queries=40) for _ in range(6)]:
         status = job.wait()
         assert status.state is JobState.SUCCEEDED, status.reason
-        # And not with Broken, the fastest by the dictionary.
+        # And not with CUDA, the fastest by the dictionary.
         assert {each.configuration for each in status.executions} == {DEVICE}
     [worker] = client.workers()
     [unusable] = worker.unusable
     assert unusable.session == Session(ENGINE, BROKEN)
-    assert "no configuration with provider Broken" in unusable.reason
+    assert "CUDA runs no engines of the backend 'emulated'" in unusable.reason
 
 
 def test_onnx_runtime_keeps_no_telemetry(tmp_path: Path) -> None:

@@ -91,8 +91,6 @@ class OnnxRuntimeBackend:
             if provider.details.needs_cuda:
                 _load_cuda()
             options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
-            if provider.cache is not None:
-                provider.cache.mkdir(parents=True, exist_ok=True)
         try:
             for library in filter(None, os.environ.get(OPERATORS_VARIABLE, "").split(os.pathsep)):
                 options.register_custom_ops_library(library)
@@ -206,8 +204,8 @@ def _check_installed(provider: ProviderChoice) -> None:
     if provider.details.runtime_name not in available:
         names = ", ".join(name.removesuffix("ExecutionProvider") for name in available)
         raise EngineUnusable(
-            f"the installed ONNX Runtime {ort.__version__} has no {provider.kind}, only {names}: "
-            f"install one with {provider.kind}, or remove {provider.name} from --providers"
+            f"the installed ONNX Runtime {ort.__version__} has no {provider}, only {names}: "
+            f"install one with {provider}, or remove {provider} from --providers"
         )
 
 

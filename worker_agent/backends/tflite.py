@@ -52,7 +52,7 @@ class TfliteBackend:
         *,
         signature: str = "",
     ) -> None:
-        plain = provider is not None and provider.kind == "Builtin"
+        plain = provider is not None and provider.name == "Builtin"
         self._resolver = (
             OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else _DEFAULT_RESOLVER
         )

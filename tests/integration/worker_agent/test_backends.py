@@ -104,7 +104,7 @@ def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:
 def test_tflite_file_is_served_with_each_provider_for_batches_of_any_size(
     fleet: Path, name: str
 ) -> None:
-    provider = ProviderChoice(name=name, kind=name)
+    provider = ProviderChoice(name)
     with HostClient(fleet, session("sum"), provider=provider) as host:
         assert host.ready.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
         for rows in (1, 3, 2):
@@ -115,7 +115,7 @@ def test_tflite_file_is_served_with_each_provider_for_batches_of_any_size(
 def test_loaded_tflite_file_may_be_overwritten(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     save_sum(tmp_path / "m" / "m.tflite", width=SIDE, matrix=True)
-    provider = ProviderChoice(name="Builtin", kind="Builtin")  # reads the weights in each query
+    provider = ProviderChoice("Builtin")  # reads the weights in each query
     with HostClient(tmp_path, session("m"), provider=provider) as host:
         (tmp_path / "m" / "m.tflite").write_bytes(b"")
         assert (answer(host, "x", np.ones((1, SIDE), np.float32)) == SIDE).all()

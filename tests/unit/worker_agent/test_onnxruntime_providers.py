@@ -97,11 +97,11 @@ class FakeSession:
 
 
 def load(
-    monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA", device: str = "0"
+    monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, name: str = "CUDA"
 ) -> backend.OnnxRuntimeBackend:
     monkeypatch.setattr(backend, "ort", runtime)
     monkeypatch.setattr(backend, "weight_files", lambda _path: [])
-    choice = ProviderChoice(name=kind, kind=kind, device=device)
+    choice = ProviderChoice(name)
     return backend.OnnxRuntimeBackend(SimpleNamespace(name="model.onnx"), 1, choice)  # type: ignore[arg-type]  # only the name is used
 
 
@@ -126,7 +126,7 @@ def test_cuda_of_python_packages_is_loaded_before_the_session(
         (
             "CUDA",
             FakeRuntime(working=()),
-            "does not use CUDA on device 0, but fell back to CPUExecutionProvider; see the log",
+            "does not use CUDA, but fell back to CPUExecutionProvider; see the log",
         ),
         (
             "TensorRT",
@@ -136,7 +136,7 @@ def test_cuda_of_python_packages_is_loaded_before_the_session(
         (
             "CUDA",
             FakeRuntime(load_error="CUDA failure 101: invalid device ordinal ; GPU=7 ; host=b"),
-            "model.onnx with CUDA on device 0: CUDA failure 101: invalid device ordinal",
+            "model.onnx with CUDA: CUDA failure 101: invalid device ordinal",
         ),
         ("CUDA", FakeRuntime(nodes={CPU: 12}), "runs none of the 12 nodes of the model"),
     ],
@@ -154,7 +154,7 @@ def test_provider_that_the_runtime_was_built_without_is_an_error_that_says_what_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(EngineUnusable) as caught:
-        load(monkeypatch, FakeRuntime(), "OpenVINO", "CPU")
+        load(monkeypatch, FakeRuntime(), "OpenVINO")
     assert str(caught.value) == (
         "the installed ONNX Runtime 1.31.1 has no OpenVINO, only Tensorrt, CUDA, CPU: "
         "install one with OpenVINO, or remove OpenVINO from --providers"

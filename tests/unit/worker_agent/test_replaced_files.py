@@ -171,7 +171,6 @@ class Reports:
             instance="i",
             power=SimpleNamespace(mode=""),
             meter=None,
-            providers=(),
             configurations=settings.worker.configurations(),
         )
         self.changes: list[SessionChange] = []

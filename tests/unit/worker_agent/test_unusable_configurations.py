@@ -19,7 +19,7 @@ DIGITS = EngineName("digits")
 ON_CUDA = Session(DIGITS, Configuration(0, "", "CUDA"))
 ON_CPU = Session(DIGITS, Configuration(1))
 SMALL = Session(DIGITS, Configuration(1, "", "", "small"))
-CUDA = ProviderChoice(name="CUDA", kind="CUDA", device="1")
+CUDA = ProviderChoice("CUDA", {"device_id": "1"})
 
 
 class Pool:

@@ -106,16 +106,13 @@ def test_empty_model_directory_is_rejected(tmp_path: Path) -> None:
 
 
 def test_provider_without_threads_has_one_configuration() -> None:
-    providers = (
-        ProviderChoice(name=CPU, kind=CPU),
-        ProviderChoice(name="CUDA", kind="CUDA", device="0"),
-    )
+    providers = ProviderChoice(CPU), ProviderChoice("CUDA")
     drafts, _ = generate(ENGINE, Machine((), providers, pinned=(0, 1)), [2])
     assert texts(drafts) == ["threads=2", "provider=CUDA"]
 
 
 def test_provider_is_searched_with_engines_that_it_runs() -> None:
-    machine = Machine((FEW,), (ProviderChoice(name="OpenVINO", kind="OpenVINO"),))
+    machine = Machine((FEW,), (ProviderChoice("OpenVINO"),))
     drafts, _ = generate(ENGINE, machine)
     assert any(draft.configuration.execution_provider for draft in drafts)
     drafts, pruned = generate(replace(ENGINE, backend="tensorflow"), machine)
