@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.commands import DryRun, print_or_execute, require, settings_command
+from synergai.cli.commands import require, settings_command
 from synergai.cli.process import serve_instead
 from synergai.errors import SynergaiError
 from synergai.names import validate_name
-from synergai.runtime.installation import (
-    SETTINGS,
-    UNITS,
-    Check,
-    RemovePath,
-    RunCommand,
-    Step,
-    WriteFile,
-    check_programs,
-    read_unit,
-)
+from synergai.runtime.installation import SETTINGS, UNITS, Installer, programs_problem, read_unit
 from synergai.runtime.paths import default_worker_class
 from synergai.runtime.setting_types import HUB, validate_hubs
 from worker_agent.agent_settings import AgentSettings
@@ -32,7 +22,7 @@ from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, detect, known_controller, open_controller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import Configuration
     from worker_agent.power.controller import PowerMode, Reading
@@ -76,24 +66,29 @@ class AgentInstallation:
         validate_name(self.worker_class, "worker class")
         known_controller(self.power)
 
-    def steps(self, files: MachineFiles) -> Iterator[Step]:
-        """Yield the steps that install the agent on the machine `files`."""
+    def install(self, installer: Installer, files: MachineFiles) -> None:
+        """Install the agent on the machine `files`."""
         power = self._installed_power(files) if self.keep_settings else self.power
-        yield from check_programs(self.programs, ("synergai", "synergai-power"), files.root)
-        yield WriteFile(SYSUSERS, read_unit("synergai.conf"))
-        yield RunCommand(("systemd-sysusers", SYSUSERS))
-        yield WriteFile(ENVIRONMENT, self._environment(), mode=0o640, keep=self.keep_settings)
-        if "nvpmodel" in (power, detect(files) if power == AUTO else ""):
-            yield from _allowed_modes(power, files)
+        programs = ("synergai", "synergai-power")
+        installer.require(programs_problem(self.programs, programs, files.root))
+        switches = "nvpmodel" in (power, detect(files) if power == AUTO else "")
+        modes, problem = _allowed_modes(power, files) if switches else ((), "")
+        installer.require(problem)
+        installer.write(SYSUSERS, read_unit("synergai.conf"))
+        installer.run("systemd-sysusers", SYSUSERS)
+        installer.write(ENVIRONMENT, self._environment(), mode=0o640, keep=self.keep_settings)
+        if switches:
+            lines = ("# Power modes that the agent may request, one per line.", *modes)
+            installer.write(ALLOWED, "".join(f"{line}\n" for line in lines), keep=True)
         for name in _UNIT_NAMES:
-            yield WriteFile(f"{UNITS}/{name}", read_unit(name, self.programs))
+            installer.write(f"{UNITS}/{name}", read_unit(name, self.programs))
         if power == "cgroup":
-            yield WriteFile(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
-        yield RunCommand(("systemctl", "daemon-reload"))
-        yield RunCommand(("systemctl", "enable", "--now", _SOCKET))
-        yield RunCommand(("systemctl", "enable", SERVICE))
+            installer.write(_DROP_IN, "[Service]\nDelegate=cpu cpuset\nProtectControlGroups=no\n")
+        installer.run("systemctl", "daemon-reload")
+        installer.run("systemctl", "enable", "--now", _SOCKET)
+        installer.run("systemctl", "enable", SERVICE)
         # Not `enable --now`: a service that is already running still uses the previous files.
-        yield RunCommand(("systemctl", "restart", SERVICE))
+        installer.run("systemctl", "restart", SERVICE)
 
     def _installed_power(self, files: MachineFiles) -> str:
         """Return the power controller of the environment file, on which other files depend.
@@ -117,33 +112,25 @@ class AgentInstallation:
         return "".join(f"SYNERGAI_AGENT_{key}={value}\n" for key, value in values.items())
 
 
-def _allowed_modes(power: str, files: MachineFiles) -> Iterator[Step]:
-    """Yield the steps that list the machine's power modes for the helper."""
-    names: list[str] = []
-    problem = ""
+def _allowed_modes(power: str, files: MachineFiles) -> tuple[tuple[str, ...], str]:
+    """Return the power modes for the helper's list, or why they are not known."""
     try:
         modes = open_controller(power, files).modes()
-        names = [mode.name for mode in modes if not mode.refused]
     except SynergaiError as error:
-        problem = str(error)
-    yield Check(f"{power} lists the machine's power modes", problem)
-    text = "# Power modes that the agent may request, one per line.\n"
-    yield WriteFile(ALLOWED, text + "".join(f"{name}\n" for name in names), keep=True)
+        return (), str(error)
+    return tuple(mode.name for mode in modes if not mode.refused), ""
 
 
-def removal_steps(*, purge: bool = False) -> Iterator[Step]:
-    """Yield the steps that remove the agent; `purge` includes its settings, state and models."""
-    yield RunCommand(("systemctl", "disable", "--now", SERVICE, _SOCKET), may_fail=True)
+def remove(installer: Installer, *, purge: bool = False) -> None:
+    """Remove the agent; `purge` includes its settings, state and models."""
+    installer.run("systemctl", "disable", "--now", SERVICE, _SOCKET, may_fail=True)
     for name in _UNIT_NAMES:
-        yield RemovePath(f"{UNITS}/{name}")
-    yield RemovePath(_DROP_IN)
-    yield RunCommand(("systemctl", "daemon-reload"))
+        installer.remove(f"{UNITS}/{name}")
+    installer.remove(_DROP_IN)
+    installer.run("systemctl", "daemon-reload")
     if purge:
-        yield RemovePath(ENVIRONMENT)
-        yield RemovePath(LOCAL_ENVIRONMENT)
-        yield RemovePath(ALLOWED)
-        yield RemovePath(STATE)
-        yield RemovePath(SYSUSERS)
+        for path in (ENVIRONMENT, LOCAL_ENVIRONMENT, ALLOWED, STATE, SYSUSERS):
+            installer.remove(path)
 
 
 def check(config: Config = None) -> None:
@@ -168,6 +155,9 @@ def _print_configurations(configurations: Sequence[Configuration], worker_id: st
     print_table((f"configurations of {worker_id}",), [(str(each),) for each in configurations])
 
 
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only print the steps, and what would prevent them.")
+]
 _SETTINGS: Final = ("gateway", "worker_class", "power")
 """The parameters of `install` that are settings of the agent."""
 
@@ -183,7 +173,7 @@ def install(
     power: Annotated[
         str, typer.Option(help="nvpmodel, cgroup or none; auto selects by the board.")
     ] = "auto",
-    dry_run: DryRun = False,
+    dry_run: _DryRun = False,
 ) -> None:
     """Install the agent as a systemd service and start it. Run it again to update.
 
@@ -197,8 +187,9 @@ def install(
         programs=str(Path(sys.executable).parent),
         keep_settings=not any(_is_given(context, name) for name in _SETTINGS),
     )
-    done = f"done; see systemctl status {SERVICE}"
-    print_or_execute(installation.steps(MachineFiles()), done, dry_run=dry_run)
+    installation.install(Installer(typer.echo if dry_run else None), MachineFiles())
+    if not dry_run:
+        typer.echo(f"done; see systemctl status {SERVICE}")
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
@@ -210,10 +201,12 @@ def uninstall(
     purge: Annotated[
         bool, typer.Option("--purge", help="Also remove its settings, state and models.")
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: _DryRun = False,
 ) -> None:
     """Stop and remove the agent's service."""
-    print_or_execute(removal_steps(purge=purge), f"removed {SERVICE}", dry_run=dry_run)
+    remove(Installer(typer.echo if dry_run else None), purge=purge)
+    if not dry_run:
+        typer.echo(f"removed {SERVICE}")
 
 
 def _print_modes(found: Sequence[PowerMode], reading: Reading) -> None:

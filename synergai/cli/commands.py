@@ -1,4 +1,4 @@
-"""Commands whose options are settings, and what commands that install services share."""
+"""Commands whose options are settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import inspect
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
 
 import typer
 from msgspec import NODEFAULT
@@ -15,9 +15,7 @@ from synergai.errors import InvalidSettings
 from synergai.runtime.settings import Option, Settings, bare_type, choices_of, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from synergai.runtime.installation import Step
+    from collections.abc import Callable, Sequence
 
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -186,22 +184,3 @@ def _default_text(value: Any) -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={part}" for key, part in value.items())
     return str(value.value if isinstance(value, enum.Enum) else value)
-
-
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only print the steps, and which of them would fail.")
-]
-
-
-def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None:
-    """Print the steps, even if they could not be executed here, or execute them."""
-    from synergai.runtime.installation import execute, find_problem
-
-    if not dry_run:
-        execute(list(steps))
-        typer.echo(done)
-        return
-    for step in steps:
-        typer.echo(str(step))
-        if problem := find_problem(step, Path("/")):
-            typer.echo(f"  would fail: {problem}")

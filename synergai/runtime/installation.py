@@ -1,24 +1,18 @@
-"""Installation and removal of services under systemd.
-
-Both are planned as a list of steps. A plan can be made and shown on any machine, by any user:
-`find_problem` tells which of its steps would fail. `execute` changes nothing unless all would
-succeed.
-"""
+"""Installation and removal of services under systemd."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotFound, NotSupported, Unavailable
 from synergai.runtime.files import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 SETTINGS: Final = "/etc/synergai"
 UNITS: Final = "/etc/systemd/system"
@@ -27,72 +21,87 @@ PROGRAMS: Final = "/opt/synergai/bin"
 _BOOTED: Final = Path("/run/systemd/system")
 """Exists on machines that systemd has booted, see sd_booted(3)."""
 _PRIVATE_PATHS: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  # not used
-_NEEDS_ROOT: Final = "it needs root; run it with sudo"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Check a precondition; `problem` is why it is not met, or empty."""
+class Installer:
+    """Writes and removes files and runs commands, each at once.
 
-    condition: str
-    problem: str
+    Args:
+        show: shows each step instead of executing it, on any machine and for any user; None
+            executes them.
+        root: where the files are.
 
-    def __str__(self) -> str:
-        return f"check that {self.condition}"
+    Raises:
+        NotSupported: services cannot be installed or removed here.
+    """
+
+    def __init__(self, show: Callable[[str], object] | None = None, root: Path = Path("/")) -> None:
+        self._show = show
+        self._root = root
+        if show is None:
+            if shutil.which("systemctl") is None or not _BOOTED.is_dir():
+                self.require("systemd is not running on this machine")
+            if os.geteuid():
+                self.require("it needs root; run it with sudo")
+
+    def require(self, problem: str) -> None:
+        """Check, before the first step, that nothing prevents the others."""
+        if problem and self._show is not None:
+            self._show(f"this would fail: {problem}")
+        elif problem:
+            raise NotSupported(f"nothing was changed: {problem} (--dry-run prints all steps)")
+
+    def write(self, path: str, text: str, *, mode: int = 0o644, keep: bool = False) -> None:
+        """Write a file. An existing one is kept (`keep`) or backed up as ``.old``."""
+        if self._show is not None:
+            kept = ", unless it exists" if keep else ""
+            lines = "".join(f"\n    {line}" for line in text.splitlines() if line)
+            self._show(f"write {path} ({mode:o}){kept}:{lines}")
+            return
+        target = _below(self._root, path)
+        if target.exists():
+            if keep or target.read_text("utf-8") == text:
+                return
+            target.replace(target.with_name(f"{target.name}.old"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, text, mode)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or directory if it exists."""
+        if self._show is not None:
+            self._show(f"remove {path}")
+            return
+        target = _below(self._root, path)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def run(self, *command: str, may_fail: bool = False) -> None:
+        """Run a command; `may_fail` if it only undoes a step that may not have been executed."""
+        if self._show is not None:
+            self._show(f"run {' '.join(command)}")
+            return
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode and not may_fail:
+            reason = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
+            raise Unavailable(f"{' '.join(command)} failed: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFile:
-    """Write a file. An existing one is kept (`keep`) or backed up as ``.old``."""
-
-    path: str
-    text: str
-    mode: int = 0o644
-    keep: bool = False
-
-    def __str__(self) -> str:
-        kept = ", unless it exists" if self.keep else ""
-        text = "".join(f"    {line}\n" for line in self.text.splitlines() if line)
-        return f"write {self.path} ({self.mode:o}){kept}:\n{text}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePath:
-    """Remove a file or directory if it exists."""
-
-    path: str
-
-    def __str__(self) -> str:
-        return f"remove {self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class RunCommand:
-    """Run a command; `may_fail` if it only undoes a step that may not have been executed."""
-
-    command: tuple[str, ...]
-    may_fail: bool = False
-
-    def __str__(self) -> str:
-        return f"run {' '.join(self.command)}"
-
-
-Step: TypeAlias = Check | WriteFile | RemovePath | RunCommand
-
-
-def check_programs(programs: str, names: Sequence[str], root: Path) -> Iterator[Check]:
-    """Yield the check that a service can run the programs `names` in the directory `programs`."""
-    problem = path_problem(programs, "/opt/synergai")
-    missing = [name for name in names if not os.access(_below(root, programs) / name, os.X_OK)]
-    if not problem and missing:
-        problem = f"{programs} has no program {missing[0]}; name the directory with --programs"
+def programs_problem(programs: str, names: Sequence[str], root: Path) -> str:
+    """Return why a service cannot run the programs `names` in a directory; empty if it can."""
+    if problem := path_problem(programs, "/opt/synergai"):
+        return problem
+    for name in names:
+        if not os.access(_below(root, programs) / name, os.X_OK):
+            return f"{programs} has no program {name}; install the wheel there again"
     interpreter = _interpreter(_below(root, programs), root)
-    if not problem and interpreter and path_problem(interpreter, ""):
-        problem = (
+    if interpreter and path_problem(interpreter, ""):
+        return (
             f"services cannot access the Python of {programs}, {interpreter}; create the "
             "environment with one elsewhere, such as /opt/python (uv: UV_PYTHON_INSTALL_DIR)"
         )
-    yield Check(f"services can run {' and '.join(names)} in {programs}", problem)
+    return ""
 
 
 def _interpreter(programs: Path, root: Path) -> str:
@@ -111,57 +120,6 @@ def path_problem(path: str, instead: str) -> str:
     if path.startswith(tuple(f"{private}/" for private in _PRIVATE_PATHS)):
         return f"the service cannot access {path}, a private directory; use another, like {instead}"
     return ""
-
-
-def find_problem(step: Step, root: Path) -> str:
-    """Return why `step` would fail, as far as visible now; empty if it would not."""
-    match step:
-        case Check():
-            return step.problem
-        case WriteFile(keep=keep):
-            target = _below(root, step.path)
-            return "" if keep and target.exists() else _find_write_problem(target)
-        case RemovePath():
-            target = _below(root, step.path)
-            return _find_write_problem(target) if target.exists() else ""
-        case RunCommand():
-            program = step.command[0]
-            if shutil.which(program) is None:
-                return f"{program} not found; this needs a machine with systemd"
-            if os.geteuid():
-                return _NEEDS_ROOT
-            if program == "systemctl" and not _BOOTED.is_dir():
-                return "systemd is not running on this machine"
-            return ""
-
-
-def _find_write_problem(target: Path) -> str:
-    folder = next(parent for parent in target.parents if parent.is_dir())
-    if os.access(folder, os.W_OK):
-        return ""
-    return _NEEDS_ROOT if os.geteuid() else f"{folder} is not writable"
-
-
-def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:
-    """Execute the steps, if none of them is known to fail."""
-    for step in steps:
-        if problem := find_problem(step, root):
-            first_line = str(step).partition("\n")[0].rstrip(":")
-            raise NotSupported(f"cannot {first_line}: {problem} (--dry-run prints all steps)")
-    for step in steps:
-        match step:
-            case Check():
-                pass
-            case WriteFile():
-                _write(step, _below(root, step.path))
-            case RemovePath():
-                path = _below(root, step.path)
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-            case RunCommand():
-                _run(step)
 
 
 def read_unit(name: str, programs: str = PROGRAMS) -> str:
@@ -183,19 +141,3 @@ def _below(root: Path, path: str) -> Path:
     if ".." in pure.parts:
         raise InvalidInput(f"{path!r} contains '..'")
     return root.joinpath(*(part for part in pure.parts if part != "/"))
-
-
-def _write(step: WriteFile, path: Path) -> None:
-    if path.exists():
-        if step.keep or path.read_text("utf-8") == step.text:
-            return
-        path.replace(path.with_name(f"{path.name}.old"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, step.text, step.mode)
-
-
-def _run(step: RunCommand) -> None:
-    done = subprocess.run(step.command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode and not step.may_fail:
-        reason = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
-        raise Unavailable(f"{' '.join(step.command)} failed: {reason}")

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.errors import InvalidInput, NotSupported, Unavailable
-from synergai.runtime.installation import WriteFile, execute, find_problem
+from synergai.runtime.installation import Installer
 from tests.emulated_board.board import EmulatedBoard
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
-from worker_agent.cli import ENVIRONMENT, STATE, AgentInstallation, app, removal_steps
+from worker_agent.cli import ENVIRONMENT, STATE, AgentInstallation, app, remove
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
 
@@ -33,7 +33,7 @@ def test_modes_that_need_no_reboot_are_put_on_the_helpers_list(
     agx: EmulatedBoard, systemd: Path
 ) -> None:
     put_programs(agx.root)
-    execute(list(wanted().steps(agx.files)), agx.root)
+    wanted().install(Installer(root=agx.root), agx.files)
     allowed = agx.files.read(ALLOWED).splitlines()[1:]
     assert "MODE_30W_ALL" in allowed
     assert "MODE_10W" not in allowed
@@ -57,9 +57,9 @@ def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
     elsewhere = AgentInstallation(
         gateway="gw:9", worker_class="x86", programs="/srv/synergai/bin", power="none"
     )
-    texts = [
-        step.text for step in elsewhere.steps(MachineFiles(tmp_path)) if isinstance(step, WriteFile)
-    ]
+    shown: list[str] = []
+    elsewhere.install(Installer(shown.append, tmp_path), MachineFiles(tmp_path))
+    texts = [step for step in shown if step.startswith("write")]
     assert any("ExecStart=/srv/synergai/bin/synergai agent\n" in text for text in texts)
     assert not any("/opt/synergai" in text for text in texts)
 
@@ -67,10 +67,10 @@ def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("systemd")
 def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoard) -> None:
     put_programs(agx.root)
-    execute(list(wanted().steps(agx.files)), agx.root)
+    wanted().install(Installer(root=agx.root), agx.files)
     agx.files.write(ALLOWED, "MODE_15W\n")
     agx.files.write(UNIT, "changed by hand\n")
-    execute(list(wanted(gateway="10.0.0.2:8010").steps(agx.files)), agx.root)
+    wanted(gateway="10.0.0.2:8010").install(Installer(root=agx.root), agx.files)
     assert agx.files.read(ALLOWED) == "MODE_15W"
     assert "10.0.0.2:8010" in agx.files.read(ENVIRONMENT)
     assert "10.0.0.1:8010" in agx.files.read(f"{ENVIRONMENT}.old")
@@ -80,15 +80,16 @@ def test_installing_again_updates_and_keeps_the_owners_changes(agx: EmulatedBoar
 @pytest.mark.usefixtures("systemd")
 def test_kept_settings_determine_the_other_files(agx: EmulatedBoard) -> None:
     put_programs(agx.root)
-    execute(list(wanted("cgroup").steps(agx.files)), agx.root)
+    wanted("cgroup").install(Installer(root=agx.root), agx.files)
     settings = agx.files.read(ENVIRONMENT)
     again = AgentInstallation(
         worker_class="x", gateway="gw:9", programs=PROGRAMS, keep_settings=True
     )
-    steps = list(again.steps(agx.files))
-    execute(steps, agx.root)
+    shown: list[str] = []
+    again.install(Installer(shown.append), agx.files)
+    assert any("cgroup.conf" in step for step in shown)
+    again.install(Installer(root=agx.root), agx.files)
     assert agx.files.read(ENVIRONMENT) == settings
-    assert any("cgroup.conf" in str(step) for step in steps)
     assert not agx.files.exists(ALLOWED)
 
 
@@ -99,10 +100,12 @@ def test_settings_are_kept_unless_an_option_is_given() -> None:
         assert (f"write {ENVIRONMENT} (640), unless it exists" in done.output) is kept
 
 
+@pytest.mark.usefixtures("systemd")
 def test_only_an_installation_refers_to_the_services_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("synergai.runtime.installation.execute", lambda _: None)
+    for method in ("require", "write", "run", "remove"):
+        monkeypatch.setattr(Installer, method, lambda *_, **__: None)
     installed = CliRunner().invoke(app, ["install"])
     assert "systemctl status synergai-" in installed.output
     removed = CliRunner().invoke(app, ["uninstall"])
@@ -115,15 +118,15 @@ def test_uninstalling_keeps_settings_and_state_unless_purged(
 ) -> None:
     root = put_programs(tmp_path / "root")
     files = MachineFiles(root)
-    execute(list(wanted("cgroup").steps(files)), root)
+    wanted("cgroup").install(Installer(root=root), files)
     (files.path(STATE) / "models").mkdir(parents=True)
     assert files.exists("/etc/systemd/system/synergai-agent.service.d/cgroup.conf")
     shutil.rmtree(root / "opt")
-    execute(list(removal_steps()), root)
+    remove(Installer(root=root))
     left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     assert left == ["etc/synergai/agent.env", "etc/sysusers.d/synergai.conf"]
     assert files.exists(STATE)
-    execute(list(removal_steps(purge=True)), root)
+    remove(Installer(root=root), purge=True)
     assert not [path for path in root.rglob("*") if path.is_file()]
     assert not files.exists(STATE)
 
@@ -135,9 +138,8 @@ def test_a_failed_command_ends_the_installation_with_its_error(
     assert program is not None
     Path(program).write_text("#!/bin/sh\necho 'no bus' >&2\nexit 1\n")
     put_programs(tmp_path)
-    steps = list(wanted("none").steps(MachineFiles(tmp_path)))
     with pytest.raises(Unavailable, match="systemctl daemon-reload failed: no bus"):
-        execute(steps, tmp_path)
+        wanted("none").install(Installer(root=tmp_path), MachineFiles(tmp_path))
     assert "systemd-sysusers" in systemd.read_text()
 
 
@@ -166,20 +168,30 @@ def test_invalid_options_are_refused_before_any_step(change: dict[str, object]) 
         ({"power": "nvpmodel"}, "nvpmodel"),
     ],
 )
-def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
+def test_unmet_precondition_is_shown_with_the_whole_plan_and_changes_nothing(
     tmp_path: Path, systemd: Path, change: dict[str, str], problem: str
 ) -> None:
     root = put_programs(tmp_path / "root")
     fields = {"gateway": "gw:9", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
     options = AgentInstallation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
-    steps = list(options.steps(MachineFiles(root)))
+    shown: list[str] = []
 
-    problems = [found for step in steps if (found := find_problem(step, root))]
+    options.install(Installer(shown.append, root), MachineFiles(root))
 
-    assert len(problems) == 1
-    assert problem in problems[0]
-    assert "run systemctl enable" in str(steps[-2])
-    with pytest.raises(NotSupported, match="cannot check that"):
-        execute(steps, root)
+    [found] = [step for step in shown if step.startswith("this would fail")]
+    assert problem in found
+    assert "run systemctl enable" in shown[-2]
+    with pytest.raises(NotSupported, match="nothing was changed: "):
+        options.install(Installer(root=root), MachineFiles(root))
     assert not (root / "etc").exists()
     assert not systemd.exists()
+
+
+@pytest.mark.usefixtures("systemd")
+def test_services_need_systemd_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(NotSupported, match="it needs root; run it with sudo"):
+        Installer()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NotSupported, match="systemd is not running on this machine"):
+        Installer()
