@@ -197,8 +197,10 @@ class _PrivateFile(WatchedFileHandler):
         lost = self.not_written
         try:
             super().emit(record)
-        except OSError:  # a file that was moved, and cannot be opened again
+        except OSError:  # of a file that was moved; the next line opens the new one
             self.handleError(record)
+            with suppress(OSError, ValueError):  # it may be closed already
+                self.close()
         if self._failing and self.not_written == lost:
             self._failing = False
             _log.warning("the audit log %s is written again", self.baseFilename)

@@ -192,13 +192,23 @@ class FullDisk(io.FileIO):
         return written
 
 
+class FailingToClose(io.TextIOWrapper):
+    """A file whose server tells only at its end that something was not written."""
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def open_on_full_disk(file: _PrivateFile) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(FullDisk(file.baseFilename, "a")))
+
+
 def test_lines_that_a_full_disk_refuses_are_counted_and_logged_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def open_full(file: _PrivateFile) -> io.TextIOWrapper:
-        return io.TextIOWrapper(io.BufferedWriter(FullDisk(file.baseFilename, "a")))
-
-    monkeypatch.setattr(_PrivateFile, "_open", open_full)
+    monkeypatch.setattr(_PrivateFile, "_open", open_on_full_disk)
     monkeypatch.setattr(FullDisk, "space", 4)
     file = AuditFile(path)
     for _ in range(600):
@@ -216,6 +226,20 @@ def test_lines_that_a_full_disk_refuses_are_counted_and_logged_once(
     *previous, last = path.read_text().splitlines()
     assert set(previous) == {"a line that does not fit"}
     assert last == "whole"
+
+
+def test_moved_file_that_cannot_be_closed_is_followed_by_a_new_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = AuditFile(path)
+    assert file._file.stream is not None
+    monkeypatch.setattr(file._file, "stream", FailingToClose(file._file.stream.detach()))
+    path.rename(path.with_suffix(".1"))
+    for line in ("lost", "kept"):
+        file.append(line)
+    file.close()
+    assert path.read_text() == "kept\n"
+    assert file.dropped == 1
 
 
 def test_file_that_is_moved_and_cannot_be_opened_again_does_not_end_the_log(tmp_path: Path) -> None:
