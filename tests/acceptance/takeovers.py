@@ -25,7 +25,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -50,6 +50,7 @@ from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.acceptance import crashes
 from tests.acceptance.bare_agents import bare_agents
 from tests.acceptance.scripts import verdict
+from tests.http1 import fetch
 from tests.namespaces import Namespace, enter_namespace
 from tests.postgresql import PostgresqlServer, find_programs, running_server
 from tests.staged_engines import ENGINE as IN_STAGES
@@ -155,11 +156,9 @@ class Member:
 
     def health(self) -> str:
         """Return the body of the health check; empty if nothing answers."""
-        host, _, port = self.fleet.http_address.rpartition(":")
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 0.5) as line:
-            line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-            answer = b"".join(iter(lambda: line.recv(4096), b"")).decode()
-            return "leads" if " 200 " in answer.partition("\r\n")[0] else answer
+        with contextlib.suppress(OSError, HTTPException):
+            answer = fetch(self.fleet.http_address, "/healthz", timeout=0.5)
+            return "leads" if answer.status == 200 else answer.body.decode()
         return ""
 
     def wait_for(self, state: str) -> float:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
@@ -26,6 +25,7 @@ from tests.acceptance.floods import ENGINE, KINDS
 from tests.acceptance.overload import DEADLINE_MS, QUERY_S, LoadReport
 from tests.acceptance.overload import ENGINE as EMULATED
 from tests.emulated_engines import write_emulated_engines
+from tests.http1 import text_of
 from tests.waiting import until, wait_until
 
 REQUESTS = 10_000
@@ -297,8 +297,4 @@ def wait_for_engine(fleet: LocalFleet) -> None:
 
 
 def read_metrics(fleet: LocalFleet) -> str:
-    url = f"http://{fleet.http_address}/metrics"
-    request = Request(url, headers={"authorization": "Bearer quiet"})
-    with urlopen(request, timeout=30) as response:
-        text: str = response.read().decode()
-    return text
+    return text_of(fleet.http_address, "/metrics", {"authorization": "Bearer quiet"})

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from demo.local_fleet import reserved_port
 from profiler.zoo.recipes import build
 from synergai.domain import EngineName
+from tests.http1 import fetch
 from tests.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
@@ -43,14 +44,9 @@ def gateway(state: Path, hub: int, probes: int) -> list[str]:
 
 def ask(port: int, path: str, timeout: float = 20.0) -> int:
     """Return the status of an answer; 0 if there is none."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    except (OSError, HTTPException):
-        return 0
-    finally:
-        connection.close()
+    with suppress(OSError, HTTPException):
+        return fetch(f"127.0.0.1:{port}", path, timeout=timeout).status
+    return 0
 
 
 def test_hung_gateway_accepts_probes_and_does_not_answer_them(

@@ -1,9 +1,7 @@
 """An engine that no worker has whole: requests and jobs run through workers with its stages."""
 
-import json
 import re
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +23,7 @@ from synergai.data.items import JobResult
 from synergai.jobs import JobState
 from synergai.models.directory import ModelDirectory
 from synergai.names import stage_positions
+from tests.http1 import fetch, json_of
 from tests.staged_engines import ENGINE, all_stages, build_stages
 from tests.waiting import wait_until
 
@@ -82,16 +81,11 @@ def test_clients_see_the_whole_engine_and_no_stage(
     engine = client.engine(ENGINE)
     assert [(each.name, each.shape) for each in engine.inputs] == [("image", (-1, 1, 8, 8))]
     assert [each.name for each in engine.outputs] == ["probabilities"]
-    address = f"http://{fleet.http_address}/v2/models/{ENGINE}"
-    with urllib.request.urlopen(f"{address}/ready") as response:
-        assert response.status == 200
-    with urllib.request.urlopen(address) as response:
-        assert json.load(response)["versions"] == ["1"]
-    index = urllib.request.Request(f"http://{fleet.http_address}/v2/repository/index", b"{}")
-    with urllib.request.urlopen(index) as response:
-        assert [(each["name"], each["state"]) for each in json.load(response)] == [
-            (ENGINE, "READY")
-        ]
+    address, model = fleet.http_address, f"/v2/models/{ENGINE}"
+    assert fetch(address, f"{model}/ready").status == 200
+    assert json_of(address, model)["versions"] == ["1"]
+    [listed] = json_of(address, "/v2/repository/index", {})
+    assert (listed["name"], listed["state"]) == (ENGINE, "READY")
 
 
 # --- jobs ---------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import collections
 import contextlib
 import re
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from synergai.domain import EngineName
 from synergai.oip import inference_pb2 as oip
 from tests.calls import raw_unary
 from tests.emulated_engines import write_emulated_engines
+from tests.http1 import text_of
 from tests.waiting import until
 
 ENGINE = EngineName("slow")
@@ -77,8 +77,7 @@ def running_fleet(folder: Path, command: str) -> Iterator[LocalFleet]:
 
 def requests_of(fleet: LocalFleet) -> tuple[int, int]:
     """Return how many requests the gateway has answered, and how many are in flight."""
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as response:
-        text = response.read().decode()
+    text = text_of(fleet.http_address, "/metrics")
     [answered] = re.findall(r'^synergai_requests_total{.*outcome="ok"} (\d+)', text, re.MULTILINE)
     [in_flight] = re.findall(r"^synergai_requests_in_flight (\d+)", text, re.MULTILINE)
     return int(answered), int(in_flight)

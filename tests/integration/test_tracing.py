@@ -2,8 +2,6 @@
 
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -21,6 +19,7 @@ from profiler.zoo import recipes as zoo
 from synergai.oip import inference_pb2_grpc
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.wire.arrays import build_request
+from tests.http1 import fetch, text_of
 from tests.waiting import wait_until
 
 ENGINE = "onnx_digits"
@@ -145,13 +144,9 @@ def test_rest_requests_and_requests_in_streams_are_traced_as_well(
     fleet: LocalFleet, collector: Collector
 ) -> None:
     image = {"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}
-    request = urllib.request.Request(
-        f"http://{fleet.http_address}/v2/models/{ENGINE}/infer",
-        json.dumps({"inputs": [image]}).encode(),
-        {"traceparent": f"00-{'6' * 32}-{'2' * 16}-01"},
-    )
-    with urllib.request.urlopen(request):
-        pass
+    body, parent = json.dumps({"inputs": [image]}).encode(), f"00-{'6' * 32}-{'2' * 16}-01"
+    path = f"/v2/models/{ENGINE}/infer"
+    assert fetch(fleet.http_address, path, body, {"traceparent": parent}).status == 200
     with synergai.SyncClient(fleet.address) as client:
         given = {"traceparent": f"00-{'7' * 32}-{'2' * 16}-01"}
         client.infer(ENGINE, IMAGE, parameters=given)
@@ -160,15 +155,12 @@ def test_rest_requests_and_requests_in_streams_are_traced_as_well(
 
 def test_latencies_have_exemplars_for_those_who_ask_for_openmetrics(fleet: LocalFleet) -> None:
     infer(fleet, f"00-{'8' * 32}-{'2' * 16}-01")
-    address = f"http://{fleet.http_address}/metrics"
-    request = urllib.request.Request(address, headers={"accept": OPENMETRICS})
-    with urllib.request.urlopen(request) as response:
-        assert response.headers["content-type"].startswith("application/openmetrics-text")
-        text = response.read().decode()
+    page = fetch(fleet.http_address, "/metrics", headers={"accept": OPENMETRICS})
+    assert page.headers["content-type"].startswith("application/openmetrics-text")
+    text = page.body.decode()
     [line] = re.findall(r"^synergai_request_run_seconds_bucket.* # .*8{32}.*$", text, re.MULTILINE)
     assert ENGINE in line
-    with urllib.request.urlopen(address) as response:
-        assert " # " not in response.read().decode()
+    assert " # " not in text_of(fleet.http_address, "/metrics")
 
 
 def test_collector_that_is_gone_costs_no_request_and_does_not_delay_the_end(

@@ -22,6 +22,7 @@ from synergai.errors import InvalidInput
 from synergai.profiles.store import DictionaryStore
 from tests.constant_variants import write_definition, write_family
 from tests.cores import new_entry
+from tests.http1 import fetch, text_of
 from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.waiting import wait_until
 
@@ -186,17 +187,9 @@ def unusable(client: synergai.SyncClient, worker_id: str) -> set[str]:
 
 
 def rest_status(fleet: LocalFleet, version: str) -> int:
-    path = f"v2/models/{ENGINE}/versions/{urllib.parse.quote(version, safe='')}/infer"
+    path = f"/v2/models/{ENGINE}/versions/{urllib.parse.quote(version, safe='')}/infer"
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}]}
-    request = urllib.request.Request(
-        f"http://{fleet.http_address}/{path}", json.dumps(body).encode()
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30.0) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+    return fetch(fleet.http_address, path, json.dumps(body).encode()).status
 
 
 def test_malformed_versions_are_invalid_in_every_interface(
@@ -283,6 +276,5 @@ def test_variant_that_crashes_while_it_computes_on_one_worker_pauses_there(
     status = job.wait()
     assert (status.state.name, status.queries_done) == ("SUCCEEDED", 200)
     assert "crashed while it computed threads=1,variant=small" in fleet.log("gateway").read_text()
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as response:
-        metrics = response.read().decode()
+    metrics = text_of(fleet.http_address, "/metrics")
     assert re.search(r"^synergai_variant_crashes_total [1-9]", metrics, re.MULTILINE)

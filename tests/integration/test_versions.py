@@ -2,10 +2,7 @@
 
 import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +13,7 @@ from onnx import TensorProto, helper
 import synergai
 from demo.local_fleet import LocalFleet
 from synergai.errors import NotFound
+from tests.http1 import fetch
 from tests.waiting import wait_until
 
 ENGINE = "times"
@@ -89,13 +87,8 @@ def test_every_call_takes_a_version_and_names_the_one_that_answered(
 def rest(fleet: LocalFleet, path: str, body: dict[str, Any] | None = None) -> Any:
     """Return the answer to a call of the REST form, or its status if it fails."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://{fleet.http_address}/v2/{path}", data)
-    try:
-        with closing(urllib.request.urlopen(request, timeout=DEADLINE_S)) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+    answer = fetch(fleet.http_address, f"/v2/{path}", data)
+    return json.loads(answer.body) if answer.status == 200 else answer.status
 
 
 def test_rest_takes_a_version_in_the_path(fleet: LocalFleet) -> None:

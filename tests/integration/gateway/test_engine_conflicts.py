@@ -9,8 +9,8 @@ from gateway.server import Gateway
 from profiler.dictionary.files import add_to_dictionary
 from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
+from tests.http1 import get
 from tests.integration.gateway.conftest import PROFILE, Caller, FakeAgent, NewAgent, infer_request
-from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.waiting import until
 
 ECHO = EngineName("echo")
@@ -48,7 +48,7 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
                 },
             )
             assert conflicts == 1
-            _, health = await http_get(gateway.http_address, "/healthz")
+            health = (await get(gateway.http_address, "/healthz")).body.decode()
             assert "engine is not used: a file of SHA-256 bbbbbbbbbbbb… instead of" in health
             for _ in range(5):
                 await caller.oip.ModelInfer(infer_request(), timeout=30)

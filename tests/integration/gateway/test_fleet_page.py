@@ -12,6 +12,7 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.fleet_page import SCRIPTS
+from tests.http1 import connected
 from tests.integration.gateway.conftest import ECHO, Caller, FakeAgent, config_in, infer_request
 from tests.staged_runs import staged_run
 
@@ -20,13 +21,9 @@ from tests.staged_runs import staged_run
 async def asked(
     gateway: Gateway, path: str, host: str = "localhost", limit: int = 1 << 24
 ) -> AsyncGenerator[asyncio.StreamReader]:
-    address, _, port = gateway.http_address.rpartition(":")
-    reader, writer = await asyncio.open_connection(address, int(port), limit=limit)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-    try:
-        yield reader
-    finally:
-        writer.close()
+    async with connected(gateway.http_address, limit=limit) as connection:
+        connection.send_head(path, method="GET", host=host)
+        yield connection.reader
 
 
 async def head(reader: asyncio.StreamReader) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2
 from synergai.v1 import fleet_pb2, jobs_pb2, jobs_pb2_grpc
 from tests.calls import raw_unary
+from tests.http1 import fetch
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import (
     Caller,
@@ -115,12 +115,9 @@ def summary(entry: dict[str, Any]) -> tuple[str, ...]:
     return tuple(entry[key] for key in keys)
 
 
-def post(gateway: Gateway, path: str, name: str, body: str = "{}") -> int:
-    connection = HTTPConnection(gateway.http_address, timeout=30)
-    connection.request("POST", path, body, {"authorization": f"Bearer {TOKENS.get(name, name)}"})
-    response = connection.getresponse()
-    connection.close()
-    return response.status
+def post(gateway: Gateway, path: str, name: str, body: bytes = b"{}") -> int:
+    token = {"authorization": f"Bearer {TOKENS.get(name, name)}"}
+    return fetch(gateway.http_address, path, body, token).status
 
 
 @both_servers

@@ -8,10 +8,8 @@ import json
 import math
 import random
 import re
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,61 +17,17 @@ from gateway.calls.http import bodies, connections
 from gateway.calls.http.connections import LimitedConnection
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
+from tests import http1
 from tests.calls import raw_unary
+from tests.http1 import Answer, Connection
 from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, config_in
 
 INFER = "/v2/models/echo/infer"
 UNLOAD = "/inference.GRPCInferenceService/RepositoryModelUnload"
 
 
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def error(self) -> str:
-        assert self.headers["content-type"] == "application/json"
-        content = json.loads(self.body)
-        assert content.keys() == {"error"}
-        text: str = content["error"]
-        assert text
-        assert "Traceback" not in text
-        return text
-
-
-class Connection:
-    """A connection to the HTTP port that can send anything."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send_head(self, path: str, length: int, *lines: str, method: str = "POST") -> None:
-        head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *lines]
-        self.writer.write(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
-
-    async def answer(self, method: str = "POST") -> Answer:
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 30)
-        status, *lines = head.decode().splitlines()
-        pairs = (line.split(": ", 1) for line in lines if line)
-        headers = {name.lower(): value for name, value in pairs}
-        length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
-        return Answer(int(status.split()[1]), headers, await self.reader.readexactly(length))
-
-    async def closed(self) -> bytes:
-        """Wait until the gateway has closed the connection; return what it sent before."""
-        return await asyncio.wait_for(self.reader.read(), 30)
-
-
-@asynccontextmanager
-async def connected(gateway: Gateway) -> AsyncGenerator[Connection, None]:
-    host, _, port = gateway.http_address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield Connection(reader, writer)
-    finally:
-        writer.close()
+def connected(gateway: Gateway) -> AbstractAsyncContextManager[Connection]:
+    return http1.connected(gateway.http_address)
 
 
 async def call(
@@ -329,7 +283,10 @@ async def test_body_is_not_awaited_beyond_the_deadline(gateway: Gateway) -> None
 
 async def test_slow_head_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.2)
-    async with connected(gateway) as connection, connected(gateway) as silent:
+    async with (
+        connected(gateway) as connection,
+        connected(gateway) as silent,
+    ):
         connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: ")
         await asyncio.sleep(0.1)
         connection.writer.write(b"x")
@@ -405,7 +362,11 @@ async def test_health_is_answered_beyond_the_limit_of_connections(
         first.send_head(INFER, len(tensor()))
         first.writer.write(tensor())
         assert (await first.answer()).status == 200
-        async with connected(gateway), connected(gateway), connected(gateway) as fifth:
+        async with (
+            connected(gateway),
+            connected(gateway),
+            connected(gateway) as fifth,
+        ):
             fifth.send_head("/healthz", 0, method="GET")
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await fifth.answer()
@@ -463,7 +424,10 @@ async def test_requests_end_as_unavailable_when_the_gateway_stops(
     async with Gateway(config_in(tmp_path, drain_s=2.0)) as gateway:
         _, agent = await connect(gateway)
         agent.answer = agent.hold
-        async with connected(gateway) as waiting, connected(gateway) as idle:
+        async with (
+            connected(gateway) as waiting,
+            connected(gateway) as idle,
+        ):
             waiting.send_head(INFER, len(tensor()))
             waiting.writer.write(tensor())
             idle.send_head("/healthz", 0, method="GET")

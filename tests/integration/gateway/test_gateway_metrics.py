@@ -1,6 +1,5 @@
 """The metrics of a gateway at work, by Prometheus' parser and naming conventions."""
 
-import asyncio
 import re
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -10,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.server import Gateway
 from synergai.v1 import jobs_pb2
+from tests.http1 import get
 from tests.integration.gateway.conftest import Caller, FakeAgent, infer_request
 
 UNITS = ("seconds", "bytes", "joules", "watts", "ratio")
@@ -49,25 +49,10 @@ def violations(families: Iterable[Metric]) -> list[str]:
     return found
 
 
-async def http_get(address: str, path: str) -> tuple[int, str]:
-    """Return status and body; status 0 if the server closed the connection."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    try:
-        answer = (await asyncio.wait_for(reader.read(), 30)).decode()
-    except ConnectionResetError:
-        answer = ""
-    finally:
-        writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return int(head.split()[1]) if head else 0, body
-
-
 async def scrape(gateway: Gateway) -> dict[str, Metric]:
-    status, body = await http_get(gateway.http_address, "/metrics")
-    assert status == 200
-    families = {family.name: family for family in text_string_to_metric_families(body)}
+    page = await get(gateway.http_address, "/metrics")
+    assert page.status == 200
+    families = {each.name: each for each in text_string_to_metric_families(page.body.decode())}
     return {name: family for name, family in families.items() if name.startswith("synergai_")}
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from http.client import HTTPConnection
 from pathlib import Path
 
 import grpc
@@ -11,6 +10,7 @@ import pytest
 
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
+from tests.http1 import fetch
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 from tests.waiting import until
@@ -77,13 +77,10 @@ async def change(gateway: Gateway, table: Path, quotas: dict[str, str]) -> None:
 
 def post_request(gateway: Gateway, tenant: str) -> tuple[int, str | None]:
     """Send a request over HTTP; return status and the header ``retry-after``."""
-    connection = HTTPConnection(gateway.http_address, timeout=30)
-    body = '{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}'
-    headers = {"authorization": f"Bearer token of {tenant}"}
-    connection.request("POST", "/v2/models/echo/infer", body, headers)
-    response = connection.getresponse()
-    connection.close()
-    return response.status, response.headers["retry-after"]
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}'
+    token = {"authorization": f"Bearer token of {tenant}"}
+    answer = fetch(gateway.http_address, "/v2/models/echo/infer", body, token)
+    return answer.status, answer.headers.get("retry-after")
 
 
 def pushback_ms(error: grpc.aio.AioRpcError) -> int:

@@ -32,6 +32,7 @@ from synergai.wire.credentials import (
 )
 from synergai.wire.work_socket import WorkSocket, WorkSocketServer
 from tests.calls import raw_stream
+from tests.http1 import connected, get
 from tests.integration.conftest import both_servers
 from tests.integration.gateway.conftest import Connect, FakeAgent, infer_request
 from tests.tiny_tflite import save_sum
@@ -292,24 +293,12 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
     assert (process.returncode, output.strip()) == (0, b"[]")
 
 
-async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
-    try:
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(60):
-            return await reader.read()
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
 async def test_http_port_is_encrypted_as_well(config: GatewaySettings) -> None:
     tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key"}
     async with Gateway(replace(config, **tls)) as gateway:
         trusted = ssl.create_default_context(cafile=CA)
-        answer = await http_exchange(gateway.http_address, trusted)
-        assert answer.endswith(b"\r\n\r\nserving\n")
-        with contextlib.suppress(ConnectionError):
-            assert await http_exchange(gateway.http_address, None) == b""
+        assert (await get(gateway.http_address, "/healthz", trusted)).body == b"serving\n"
+        async with connected(gateway.http_address) as connection:
+            connection.send_head("/healthz", method="GET")
+            with contextlib.suppress(ConnectionError):
+                assert await connection.closed() == b""

@@ -2,12 +2,12 @@
 
 import re
 import socket
-import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from demo.local_fleet import LocalFleet, reserved_port
 from tests import http2
+from tests.http1 import text_of
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until
 
@@ -41,10 +41,8 @@ def test_idle_connections_cost_little_and_do_not_lock_agents_out(tmp_path: Path)
         assert resident_bytes(fleet.gateway.pid) - before < ADDED_BYTES
 
 
-def metrics_of(fleet: LocalFleet) -> bytes:
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30.0) as response:
-        content: bytes = response.read()
-        return content
+def metrics_of(fleet: LocalFleet) -> str:
+    return text_of(fleet.http_address, "/metrics")
 
 
 def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(tmp_path: Path) -> None:
@@ -57,4 +55,4 @@ def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(tmp_pat
             with suppress(OSError):  # the gateway closes those beyond the limit
                 stack.enter_context(http2.Http2Connection(fleet.address))
         fleet.start_agent("w1", models=tmp_path / "models")
-        wait_until(lambda: b"synergai_workers 1.0" in metrics_of(fleet))
+        wait_until(lambda: "synergai_workers 1.0" in metrics_of(fleet))

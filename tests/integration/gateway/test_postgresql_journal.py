@@ -34,6 +34,7 @@ from synergai.domain import AssignmentId, JobId
 from synergai.errors import InvalidInput, InvalidSettings, SynergaiError
 from synergai.runtime.clock import Clock, ClockReading
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
+from tests.http1 import get
 from tests.journals import LISTEN, Journals
 from tests.postgresql import PostgresqlServer
 from tests.unit.gateway.test_full_disk import until_space
@@ -390,24 +391,19 @@ async def test_full_disk_of_the_server_refuses_jobs_until_there_is_space(
 # --- standby ------------------------------------------------------------------------------------
 
 
-async def fetch(address: str, path: str) -> str:
-    """Return the status line and the body of a page; empty if nothing listens."""
+async def fetch(address: str, path: str) -> tuple[int, str]:
+    """Return the status and the body of a page; 0 if nothing listens."""
     try:
-        reader, writer = await asyncio.open_connection(*address.split(":"))
+        answer = await get(address, path)
     except ConnectionError:
-        return ""
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
-    async with asyncio.timeout(30):
-        answer = (await reader.read()).decode()
-    writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return f"{head.partition(chr(13))[0]} {body}"
+        return 0, ""
+    return answer.status, answer.body.decode()
 
 
-async def answered(config: GatewaySettings) -> str:
+async def answered(config: GatewaySettings) -> tuple[int, str]:
     """Return the health of a gateway, once it answers."""
     async with asyncio.timeout(30):
-        while not (health := await fetch(config.http, "/healthz")):  # noqa: ASYNC110 - another process
+        while not (health := await fetch(config.http, "/healthz"))[0]:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
     return health
 
@@ -431,9 +427,9 @@ async def test_standby_refers_clients_to_the_leader_and_takes_over(
     standby = Gateway(replace(fixed, journal=server.url))
     async with leader:
         entering = asyncio.create_task(standby.__aenter__())
-        assert await answered(fixed) == "HTTP/1.1 503 Service Unavailable standby\n"
-        assert (await fetch(fixed.http, "/v2/health/live")).startswith("HTTP/1.1 200")
-        assert unreachable in await fetch(fixed.http, "/v2/models/echo")
+        assert await answered(fixed) == (503, "standby\n")
+        assert (await fetch(fixed.http, "/v2/health/live"))[0] == 200
+        assert unreachable in (await fetch(fixed.http, "/v2/models/echo"))[1]
         async with grpc.aio.insecure_channel(fixed.listen) as channel:
             checked = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest()
@@ -449,7 +445,7 @@ async def test_standby_refers_clients_to_the_leader_and_takes_over(
     async with asyncio.timeout(30):
         await entering
     assert (standby.app.jobs.restored, standby.app.storage.journal.epoch) == (1, 2)
-    assert (await fetch(fixed.http, "/healthz")).startswith("HTTP/1.1 200")
+    assert (await fetch(fixed.http, "/healthz"))[0] == 200
     await standby.__aexit__(None, None, None)
 
 
@@ -461,7 +457,7 @@ async def test_standby_can_be_stopped(
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
-    assert not await fetch(fixed.http, "/healthz")
+    assert await fetch(fixed.http, "/healthz") == (0, "")
     await journal.accept(a_record("a"))
 
 
@@ -475,7 +471,7 @@ async def test_standby_takes_over_from_a_killed_or_hung_leader_with_every_acknow
         standby = Gateway(replace(fixed, journal=server.url))
         entering = asyncio.create_task(standby.__aenter__())
         assert await answered(fixed)
-        assert fleet.address in await fetch(fixed.http, "/v2/models/echo")
+        assert fleet.address in (await fetch(fixed.http, "/v2/models/echo"))[1]
         fleet.gateway.send_signal(number)
         async with asyncio.timeout(60):
             await entering

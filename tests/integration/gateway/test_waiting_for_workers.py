@@ -10,8 +10,8 @@ from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.models.manifest import pack
+from tests.http1 import get
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
-from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.integration.gateway.test_gateway_store import folder, push
 
 
@@ -21,8 +21,8 @@ def config(tmp_path: Path) -> GatewaySettings:
 
 
 async def value(gateway: Gateway, name: str) -> float:
-    _, body = await http_get(gateway.http_address, "/metrics")
-    [line] = [each for each in body.splitlines() if each.startswith(f"synergai_{name} ")]
+    page = (await get(gateway.http_address, "/metrics")).body.decode()
+    [line] = [each for each in page.splitlines() if each.startswith(f"synergai_{name} ")]
     return float(line.split()[1])
 
 

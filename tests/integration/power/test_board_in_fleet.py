@@ -2,7 +2,6 @@
 
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from synergai.domain import Configuration, EngineName
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from tests.cores import new_entry
 from tests.emulated_board.board import EmulatedBoard
+from tests.http1 import text_of
 from tests.waiting import wait_until
 
 ENGINE = EngineName("onnx_identity")
@@ -78,6 +78,5 @@ def test_a_board_shows_its_mode_switches_power_and_energy(
     assert board.switch_s > 1.0  # the board is given a second to settle
     assert "nvpmodel -m 6" in nx.calls()
 
-    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+    text = text_of(fleet.http_address, "/metrics")
     assert re.search(r'synergai_worker_energy_joules_total{worker="nx-1"} \d', text)

@@ -1,7 +1,6 @@
 """Tensors whose rank, or whose number of strings, only the request determines."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnx import TensorProto, helper
 import synergai
 from demo.local_fleet import LocalFleet
 from synergai.domain import UNKNOWN_RANK
+from tests.http1 import json_of
 from tests.integration.worker_agent.conftest import save
 from tests.tiny_tflite import save_reshape, save_texts
 
@@ -36,13 +36,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 def post(fleet: LocalFleet, engine: str, tensor: dict[str, Any]) -> dict[str, Any]:
     """Return the output of an engine with one input, over REST."""
-    request = urllib.request.Request(
-        f"http://{fleet.http_address}/v2/models/{engine}/infer",
-        json.dumps({"inputs": [tensor]}).encode(),
-    )
-    with urllib.request.urlopen(request) as response:
-        output: dict[str, Any] = json.load(response)["outputs"][0]
-        return output
+    answer = json_of(fleet.http_address, f"/v2/models/{engine}/infer", {"inputs": [tensor]})
+    output: dict[str, Any] = answer["outputs"][0]
+    return output
 
 
 @pytest.mark.parametrize("engine", ["onnx", "lite"])
@@ -64,8 +60,7 @@ def test_rest_client_sends_any_rank_and_learns_that_it_may(fleet: LocalFleet, en
         data = [1.0] * int(np.prod(shape))
         tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
         assert len(post(fleet, engine, tensor)["data"]) == len(data)
-    with urllib.request.urlopen(f"http://{fleet.http_address}/v2/models/{engine}") as response:
-        metadata = json.load(response)
+    metadata = json_of(fleet.http_address, f"/v2/models/{engine}")
     assert metadata["inputs"][0]["shape"] == [-1]
     assert "x" in json.loads(metadata["properties"]["unknown_rank"])
 
