@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from synergai.names import stage_name
+from tests.tiny_onnx import floats, new_model, save_model
 
 ENGINE: Final = "chain"
 
@@ -32,16 +32,9 @@ def write_stages(
         whole = (first, last) == (0, segments)
         name = ENGINE if whole else stage_name(ENGINE, first, last)
         engine = folder / name
-        engine.mkdir(parents=True)
-        shape: list[str | int | None] = ["n", tensor_bytes // 4]
-        tensors = [
-            helper.make_tensor_value_info(f"cut{place}", TensorProto.FLOAT, shape)
-            for place in (first, last)
-        ]
-        node = helper.make_node("Identity", [f"cut{first}"], [f"cut{last}"])
-        graph = helper.make_graph([node], "stage", tensors[:1], tensors[1:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-        onnx.save(model, engine / "model.onnx")
+        begin, end = floats(["n", tensor_bytes // 4], f"cut{first}", f"cut{last}")
+        node = helper.make_node("Identity", [begin.name], [end.name])
+        save_model(engine / "model.onnx", new_model([node], [begin], [end]))
         part = "" if whole else f'stage_of = "{"ab" * 32}"\nstage_end = {segments}\n'
         (engine / "engine.toml").write_text(f'backend = "emulated"\nfile = "model.toml"\n{part}')
         # The description of a model is remembered by the content of this file.

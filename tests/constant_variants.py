@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from tests.tiny_onnx import floats, new_model, save_model
 
 _WIDTH: Final = 256
 
@@ -39,24 +40,18 @@ def write_definition(folder: Path, variants: Iterable[str]) -> None:
 
 
 def _save_variant(path: Path, answer: int, layers: int) -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in "xy")
     weights = np.random.default_rng(0)
-    nodes, constants = [], []
+    nodes, constants = [], {}
     hidden, width = "x", 3
     for layer in range(layers):
-        matrix = weights.random((width, _WIDTH), np.float32)
-        constants.append(numpy_helper.from_array(matrix, f"w{layer}"))
+        constants[f"w{layer}"] = weights.random((width, _WIDTH), np.float32)
         nodes.append(helper.make_node("MatMul", [hidden, f"w{layer}"], [f"h{layer}"]))
         hidden, width = f"h{layer}", _WIDTH
-    constants += [
-        numpy_helper.from_array(np.zeros((width, 3), np.float32), "none"),
-        numpy_helper.from_array(np.eye(3, dtype=np.float32)[[answer]], "class"),
-    ]
+    constants["none"] = np.zeros((width, 3), np.float32)
+    constants["class"] = np.eye(3, dtype=np.float32)[[answer]]
     nodes += [
         helper.make_node("MatMul", [hidden, "none"], ["nothing"]),
         helper.make_node("Add", ["nothing", "class"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "constant", [x], [y], constants)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
-    )
+    x, y = floats([1, 3], "x", "y")
+    save_model(path, new_model(nodes, [x], [y], constants))

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from tests.tiny_onnx import floats, new_model, save_model
 
 CHANNELS: Final = 512
 SIDE: Final = 3
@@ -19,25 +20,18 @@ def write_layers(
     Runtimes keep the weights of convolutions twice while they load them.
     """
     draw = np.random.default_rng(seed)
-    nodes, weights, before = [], [], "features"
+    nodes, weights, before = [], {}, "features"
     for layer in range(layers):
         kernel = draw.standard_normal((channels, channels, 3, 3), dtype=np.float32)
         kernel *= np.float32(np.sqrt(2 / (9 * channels)))
-        weights.append(numpy_helper.from_array(kernel, f"kernel{layer}"))
+        weights[f"kernel{layer}"] = kernel
         conv = helper.make_node(
             "Conv", [before, f"kernel{layer}"], [f"conv{layer}"], pads=[1, 1, 1, 1]
         )
         before = "scores" if layer == layers - 1 else f"layer{layer}"
         nodes += [conv, helper.make_node("Relu", [f"conv{layer}"], [before])]
-    shape: list[str | int | None] = ["n", channels, SIDE, SIDE]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name in ("features", "scores")
-    ]
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    folder.mkdir(parents=True)
-    onnx.save(model, folder / "model.onnx")
+    first, last = floats(["n", channels, SIDE, SIDE], "features", "scores")
+    save_model(folder / "model.onnx", new_model(nodes, [first], [last], weights))
     setting = f'routes = "{routes}"\n' if routes else ""
     (folder / "engine.toml").write_text(f'backend = "onnxruntime"\nfile = "model.onnx"\n{setting}')
     return folder

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import onnx
 from onnx import TensorProto, helper
+
+from tests.tiny_onnx import floats, new_model, save_model
 
 _SEQUENCE = helper.make_sequence_type_proto
 
@@ -34,19 +35,13 @@ def save_classifier(path: Path) -> Path:
         ),
         helper.make_node("SplitToSequence", ["scores"], ["values"]),
     ]
-    floats = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    scores = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     probability = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     kinds = {
         "label": helper.make_tensor_type_proto(key, ["n"]),
         "probabilities": _SEQUENCE(helper.make_map_type_proto(key, probability)),
-        "values": _SEQUENCE(floats),
+        "values": _SEQUENCE(scores),
     }
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_value_info(name, kind) for name, kind in kinds.items()],
-    )
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    outputs = [helper.make_value_info(name, kind) for name, kind in kinds.items()]
+    model = new_model(nodes, floats(["n", 3], "x"), outputs, domain="ai.onnx.ml")
+    return save_model(path, model)

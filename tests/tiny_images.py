@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from synergai.models.processing import MOBILENET, prepare
+from tests.tiny_onnx import new_model, save_model
 
 TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
 """Name, element type and shape of an input or output."""
@@ -91,15 +92,8 @@ def _save(
     outputs: Sequence[TensorInfo],
     constants: Mapping[str, ArrayLike],
 ) -> None:
-    folder.mkdir(parents=True)
-    graph = helper.make_graph(
-        nodes,
-        folder.name,
-        [helper.make_tensor_value_info(*tensor) for tensor in inputs],
-        [helper.make_tensor_value_info(*tensor) for tensor in outputs],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    given, answered = (
+        [helper.make_tensor_value_info(*each) for each in tensors] for tensors in (inputs, outputs)
     )
-    opset = helper.make_opsetid("", 13)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=7)
-    onnx.save(model, folder / "model.onnx")
+    save_model(folder / "model.onnx", new_model(nodes, given, answered, constants))
     (folder / "engine.toml").write_text(definition)

@@ -21,12 +21,13 @@ from typing import Final
 import grpc
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 import synergai
 from demo.local_fleet import LocalFleet
 from synergai.errors import SynergaiError
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
+from tests.tiny_onnx import floats, new_model
 from tests.tiny_tensorflow import graph, saved_model
 from tests.tiny_tflite import save_sum
 
@@ -44,14 +45,9 @@ FORMATS: Final = {
 
 def originals(folder: Path) -> dict[str, bytes]:
     """Return a valid model of each format, with weights."""
-    weights = helper.make_tensor("w", TensorProto.FLOAT, [8, 8], np.ones(64))
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in ("x", "y"))
+    x, y = floats(["n", 8], "x", "y")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Relu", ["z"], ["y"])]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], [weights]),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=7,
-    )
+    model = new_model(nodes, [x], [y], {"w": np.ones((8, 8), np.float32)})
     onnx.checker.check_model(model)
     return {
         "onnx": model.SerializeToString(),

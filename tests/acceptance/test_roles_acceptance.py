@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from demo.local_fleet import LocalFleet
 from synergai import SyncClient
+from tests.tiny_onnx import floats, new_model, save_model
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
 from tests.waiting import wait_until
@@ -40,14 +40,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-def save_onnx(path: Path) -> None:
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 2]) for n in ("x", "y"))
-    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    opset = helper.make_opsetid("", 13)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
-
-
 def environment(folder: Path, *requirements: str, constrained: bool = True) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
@@ -62,7 +54,9 @@ def models(tmp_path: Path) -> Path:
     models = tmp_path / "models"
     for runtime in ("onnxruntime", "tflite"):
         (models / runtime).mkdir(parents=True)
-    save_onnx(models / "onnxruntime" / "model.onnx")
+    x, y = floats(["n", 2], "x", "y")
+    doubled = new_model([helper.make_node("Add", ["x", "x"], ["y"])], [x], [y])
+    save_model(models / "onnxruntime" / "model.onnx", doubled)
     save_sum(models / "tflite" / "model.tflite")
     save_saved_model(models / "tensorflow" / "saved_model")
     return models

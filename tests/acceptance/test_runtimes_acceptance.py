@@ -6,7 +6,6 @@ import venv
 from pathlib import Path
 
 import numpy as np
-import onnx
 from ai_edge_litert.schema_py_generated import TensorType
 from onnx import TensorProto, helper
 
@@ -14,6 +13,7 @@ import synergai
 from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
+from tests.tiny_onnx import new_model, save_model
 from tests.tiny_tflite import save_reshape, save_sum, save_texts
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +30,7 @@ def save_upper(path: Path) -> None:
     """Save a model whose only operator is one of onnxruntime-extensions."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xy")
     node = helper.make_node("StringUpper", ["x"], ["y"], domain="ai.onnx.contrib")
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.contrib", 1)]
-    graph = helper.make_graph([node], "g", [x], [y])
-    path.parent.mkdir(parents=True)
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    save_model(path, new_model([node], [x], [y], domain=node.domain))
 
 
 async def test_custom_operators_are_those_of_the_agents_configuration(tmp_path: Path) -> None:

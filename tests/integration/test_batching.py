@@ -6,10 +6,9 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import synergai
 from demo.local_fleet import LocalFleet
@@ -17,6 +16,7 @@ from profiler.dictionary.files import add_to_dictionary
 from synergai.oip import statistics_pb2
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from tests.cores import new_entry
+from tests.tiny_onnx import floats, new_model, save_model
 
 WIDTH, LAYERS = 1024, 4
 IN_FLIGHT, REQUESTS = 16, 160
@@ -25,25 +25,18 @@ PROFILE = new_entry("layers", "local", 300.0, batch_qps=(600.0, 1200.0, 2400.0))
 
 def build(folder: Path) -> None:
     """``layers``: x [n, 1024] through four dense layers, whose weights are read once per batch."""
-    folder.mkdir(parents=True)
     generator = np.random.default_rng(7)
-    weights = [
-        numpy_helper.from_array(
-            generator.normal(0, 1 / 32, (WIDTH, WIDTH)).astype(np.float32), f"w{layer}"
-        )
+    weights = {
+        f"w{layer}": generator.normal(0, 1 / 32, (WIDTH, WIDTH)).astype(np.float32)
         for layer in range(LAYERS)
-    ]
+    }
     names = ["x", *(f"h{layer}" for layer in range(1, LAYERS)), "y"]
     nodes = [
         helper.make_node("MatMul", [names[layer], f"w{layer}"], [names[layer + 1]])
         for layer in range(LAYERS)
     ]
-    ends: list[onnx.ValueInfoProto] = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy"
-    ]
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
-    onnx.save(model, folder / "model.onnx")
+    x, y = floats(["n", WIDTH], "x", "y")
+    save_model(folder / "model.onnx", new_model(nodes, [x], [y], weights))
     (folder / "engine.toml").write_text("max_batch = 8\n")
 
 

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from demo.local_fleet import LocalFleet
 from profiler.zoo import recipes as zoo
 from synergai.domain import EngineName
+from tests.tiny_onnx import floats, new_model, save_model
 
 FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"
@@ -50,21 +51,14 @@ def save(folder: Path, types: Iterable[str]) -> None:
         inputs.append(helper.make_tensor_value_info(f"in_{name}", number, SHAPE))
         outputs.append(helper.make_tensor_value_info(f"out_{name}", number, SHAPE))
         nodes.append(helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]))
-    graph = helper.make_graph(nodes, "every", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    save_model(folder / "model.onnx", new_model(nodes, inputs, outputs, opset=16))
 
 
 def save_classifier(folder: Path) -> None:
     """An engine with a ResNet's input, whose answers are the means of its channels."""
-    image = helper.make_tensor_value_info("input_tensor:0", TensorProto.FLOAT, ["N", 3, 224, 224])
-    means = helper.make_tensor_value_info("means", TensorProto.FLOAT, ["N", 3, 1, 1])
+    image, means = floats(["N", 3, 224, 224], "input_tensor:0"), floats(["N", 3, 1, 1], "means")
     node = helper.make_node("GlobalAveragePool", ["input_tensor:0"], ["means"])
-    graph = helper.make_graph([node], "classifier", [image], [means])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    save_model(folder / "model.onnx", new_model([node], image, means))
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 import synergai
 from demo.local_fleet import LocalFleet
 from synergai.errors import NotFound
 from tests.http1 import fetch
+from tests.tiny_onnx import floats, new_model
 from tests.waiting import wait_until
 
 ENGINE = "times"
@@ -23,11 +24,9 @@ LOOK = ("env", "SYNERGAI_SERVE_MODELS_LOOK_S=0.1")
 
 def put_version(models: Path, version: int, *, broken: bool = False) -> None:
     """Add a version of the engine, which multiplies its input by its number."""
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    factor = helper.make_tensor("factor", TensorProto.FLOAT, [1], [float(version)])
-    nodes = [helper.make_node("Mul", ["x", "factor"], ["y"])]
-    graph = helper.make_graph(nodes, "times", tensors[:1], tensors[1:], [factor])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    x, y = floats([1], "x", "y")
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    model = new_model([node], [x], [y], {"factor": np.array([version], np.float32)})
     folder = models / ENGINE / str(version)
     staging = models / f".{version}"
     staging.mkdir(parents=True)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from synergai.domain import Session
 from synergai.models.directories import ModelDirectories
 from synergai.wire.arrays import build_request
+from tests.tiny_onnx import new_model, save_model
 from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.sessions import SessionChange
 
@@ -52,11 +53,7 @@ def save(
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> Path:
-    folder.mkdir()
-    graph = helper.make_graph(nodes, folder.name, inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
-    onnx.save(model, folder / "model.onnx")
-    return folder / "model.onnx"
+    return save_model(folder / "model.onnx", new_model(nodes, inputs, outputs))
 
 
 def tensor(name: str, kind: int, shape: Sequence[int | str]) -> onnx.ValueInfoProto:

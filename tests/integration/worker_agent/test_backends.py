@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 import psutil
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 
 from profiler.measuring.host_client import HostClient
 from synergai.domain import UNKNOWN_RANK, Configuration, EngineName, Outcome, Session, TensorSpec
@@ -21,6 +20,7 @@ from synergai.models.samples import write_samples
 from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.wire.arrays import read_outputs
 from tests.integration.worker_agent.conftest import request
+from tests.tiny_onnx import floats, new_model, save_model
 from tests.tiny_tensorflow import (
     FLOAT_TYPE,
     graph,
@@ -53,18 +53,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     further = node("z", "Neg", "y", T=FLOAT_TYPE)
     (models / "tensorflow" / "m.pb").write_bytes(graph(matrix=SIDE) + further)
     (models / "tensorflow" / "engine.toml").write_text('inputs = ["x:0"]\noutputs = ["y:0"]')
-    weights = helper.make_tensor("w", TensorProto.FLOAT, [SIDE, SIDE], np.ones(SIDE * SIDE))
-    kinds = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIDE]) for name in ("x", "y")
-    ]
-    product = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", kinds[:1], kinds[1:], [weights]
-    )
-    opset = helper.make_opsetid("", 13)
-    onnx.save(
-        helper.make_model(product, opset_imports=[opset], ir_version=7),
-        models / "onnxruntime" / "m.onnx",
-    )
+    x, y = floats(["n", SIDE], "x", "y")
+    product, ones = helper.make_node("MatMul", ["x", "w"], ["y"]), np.ones((SIDE, SIDE), np.float32)
+    save_model(models / "onnxruntime" / "m.onnx", new_model([product], [x], [y], {"w": ones}))
     save_sum(models / "sum" / "m.tflite")
     save_sum(models / "int8" / "m.tflite", int8=True, dynamic=False)
     negated = node("x", "Placeholder", dtype=FLOAT_TYPE) + node("y", "Neg", "x", T=FLOAT_TYPE)

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
+from onnx import helper
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferResponse
 from tests.integration.worker_agent.conftest import request
+from tests.tiny_onnx import floats, new_model, save_model
 from worker_agent.hosts.process import HostProcess
 from worker_agent.ipc import RunEnded
 
@@ -135,18 +136,9 @@ async def test_engine_with_dependent_rows_is_detected_and_not_batched(
     tmp_path: Path,
 ) -> None:
     """The model returns all rows twice, contrary to its definition."""
-    (tmp_path / "again").mkdir()
-    ends = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size, 2])
-        for name, size in (("x", "n"), ("y", "m"))
-    ]
-    node = onnx.helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
-    graph = onnx.helper.make_graph([node], "again", ends[:1], ends[1:])
-    opset = [onnx.helper.make_opsetid("", 13)]
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=opset, ir_version=7),
-        tmp_path / "again" / "model.onnx",
-    )
+    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+    model = new_model([node], floats(["n", 2], "x"), floats(["m", 2], "y"))
+    save_model(tmp_path / "again" / "model.onnx", model)
     (tmp_path / "again" / "engine.toml").write_text("max_batch = 8\n")
     host = await HostProcess.start(tmp_path, Session(EngineName("again"), Configuration(1)))
     queries = Queries(host)

@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from synergai.errors import EngineUnusable
+from tests.tiny_onnx import floats, new_model
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
 
 
@@ -18,15 +19,14 @@ def weights_at(location: str) -> TensorProto:
 
 
 def save(folder: Path, weights: TensorProto, *, in_branch: bool = False) -> Path:
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "y"))
+    x, y = floats([4], "x", "y")
     add = helper.make_node("Add", ["x", "w"], ["y"])
-    graph = helper.make_graph([add], "g", [x], [y], [weights])
+    model = new_model([add], [x], [y], [weights])
     if in_branch:
         branch = helper.make_graph([add], "branch", [], [y], [weights])
         node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
         condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-        graph = helper.make_graph([node], "g", [x, condition], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+        model = new_model([node], [x, condition], [y])
     folder.mkdir(exist_ok=True)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     return folder / "model.onnx"

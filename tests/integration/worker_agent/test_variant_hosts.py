@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import worker_agent.hosts.memory
 import worker_agent.hosts.sessions
@@ -19,6 +18,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferResponse
 from tests.integration.worker_agent.conftest import Changes, Pools, request
+from tests.tiny_onnx import floats, new_model, save_model
 from tests.waiting import until
 from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
@@ -37,15 +37,9 @@ def session(variant: str, threads: int = 1) -> Session:
 
 def save_sum(path: Path, addend: float) -> None:
     """Save a model that adds a number to its input x [n, 2]."""
-    tensors = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")
-    ]
-    constant = numpy_helper.from_array(np.array([addend], np.float32), "c")
+    x, y = floats(["n", 2], "x", "y")
     node = helper.make_node("Add", ["x", "c"], ["y"])
-    graph = helper.make_graph([node], "sum", tensors[:1], tensors[1:], [constant])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
-    )
+    save_model(path, new_model([node], [x], [y], {"c": np.array([addend], np.float32)}))
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from ai_edge_litert.schema_py_generated import TensorType
-from onnx import TensorProto, helper
+from onnx import helper
 
 from gateway.calls.servicers.engines import engine_config, engine_metadata
 from profiler.model_description import describe
@@ -19,6 +18,7 @@ from synergai.models.formats.inspect import unranked_tensors
 from synergai.models.samples import Synthesiser, load_samples, write_samples
 from synergai.wire.converters import engine_from_metadata, tensor_from_proto, tensor_to_proto
 from synergai.wire.validation import shape_matches
+from tests.tiny_onnx import floats, new_model, save_model
 from tests.tiny_tensorflow import FLOAT_TYPE, node, saved_model
 from tests.tiny_tflite import save_reshape
 from worker_agent.host.batches import check_batchable
@@ -29,16 +29,9 @@ SCALAR = TensorSpec("s", "FP32", ())
 
 def save_onnx(path: Path) -> Path:
     """Save y = x + s, with x and y of unknown rank and s a scalar."""
-    kinds = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [] if name == "s" else None)
-        for name in "xsy"
-    }
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "s"], ["y"])], "g", [kinds["x"], kinds["s"]], [kinds["y"]]
-    )
-    opset = helper.make_opsetid("", 13)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
-    return path
+    x, y = floats(None, "x", "y")
+    node = helper.make_node("Add", ["x", "s"], ["y"])
+    return save_model(path, new_model([node], [x, *floats([], "s")], [y]))
 
 
 def save_frozen(path: Path) -> Path:

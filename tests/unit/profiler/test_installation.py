@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -24,6 +25,7 @@ from synergai.models.formats import model_files
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.manifest import pack
 from tests.tiny_classifier import save_classifier
+from tests.tiny_onnx import floats, new_model, save_model
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
 
@@ -31,18 +33,9 @@ from tests.tiny_tflite import save_sum
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A user's model file, which adds a weight to its input."""
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
-        [weight],
-    )
-    path = tmp_path / "plus.onnx"
-    opset = helper.make_opsetid("", 13)
-    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=7), path)
-    return path
+    x, y = floats(["batch", 2], "x", "y")
+    node, weight = helper.make_node("Add", ["x", "w"], ["y"]), np.array([1.0, 2.0], np.float32)
+    return save_model(tmp_path / "plus.onnx", new_model([node], [x], [y], {"w": weight}))
 
 
 @pytest.fixture
@@ -399,7 +392,7 @@ def test_description_has_the_models_inputs_and_outputs(model: Path) -> None:
     contents = description.contents
     assert contents.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
     assert contents.outputs == (TensorSpec("y", "FP32", (-1, 2)),)
-    assert contents.format == "ONNX, opset 13, IR version 7"
+    assert contents.format == "ONNX, opset 13, IR version 8"
     assert description.digest == digest(model)
     assert description.size_bytes == model.stat().st_size
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from synergai.models.directory import EngineDefinition
+from tests.tiny_onnx import floats, new_model, save_model
 from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, SLOWDOWN_FILE, EmulatedBackend
 from worker_agent.host.loading import SelfCheck
 
@@ -176,10 +176,5 @@ def test_model_outside_the_folder_is_refused(tmp_path: Path, clock: Clock, model
 
 
 def save_negation(path: Path) -> None:
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])], "negation", tensors[:1], tensors[1:]
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
-    )
+    x, y = floats([1], "x", "y")
+    save_model(path, new_model([helper.make_node("Neg", ["x"], ["y"])], [x], [y]))

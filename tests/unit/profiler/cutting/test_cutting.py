@@ -14,6 +14,7 @@ from profiler.cutting.extraction import extract_stage
 from profiler.cutting.graph import find_cuts
 from synergai.errors import InvalidInput, NotFound
 from tests.drawn_graphs import Arrays, draw_graph
+from tests.tiny_onnx import floats, new_model
 
 DIGEST = "0" * 64
 
@@ -53,12 +54,8 @@ def chain(*kinds: str) -> onnx.ModelProto:
     nodes = [
         helper.make_node(kind, [f"t{place}"], [f"t{place + 1}"]) for place, kind in enumerate(kinds)
     ]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])
-        for name in ("t0", f"t{len(kinds)}")
-    ]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    first, last = floats([1, 4], "t0", f"t{len(kinds)}")
+    return new_model(nodes, [first], [last])
 
 
 @pytest.mark.parametrize("block", range(10))

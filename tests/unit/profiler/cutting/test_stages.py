@@ -14,6 +14,7 @@ from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import write_samples
 from synergai.names import engine_of_stage, is_stage, stage_name
+from tests import tiny_onnx
 
 pytestmark = pytest.mark.usefixtures("cuts_here")
 NAMES = ["net.s0-1", "net.s1-3", "net.s3-4"]
@@ -42,9 +43,7 @@ def save_chain(path: Path, *nodes: onnx.NodeProto, gives: int = TensorProto.FLOA
         helper.make_tensor_value_info(name, datatype, ["rows", 4])
         for name, datatype in ((names[0], TensorProto.FLOAT), (names[-1], gives))
     )
-    graph = helper.make_graph(nodes, "net", [first], [last])
-    opsets = [helper.make_opsetid("", 13)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    tiny_onnx.save_model(path, tiny_onnx.new_model(nodes, [first], [last]))
 
 
 def unchecked(_models: Path, _name: str, _model: ModelDescription) -> None:
