@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from synergai.errors import Overloaded
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.guides import blocks
+from tests.http1 import text_of
 from tests.integration.test_versions import put_version
 from tests.waiting import wait_until
 
@@ -48,7 +49,9 @@ roles = ["infer", "submit", "observe", "operate"]
 id = "w*"
 """
 INPUTS: Final = 3000
+FILLER: Final = "/var/lib/synergai-gateway/filler"
 BLOCKS: Final = blocks("production")
+NOTHING: Final[Mapping[str, Callable[[], None]]] = {}
 TESTED: Final = {
     *("Size", "Secure", "Back up", "Restore", "Upgrade"),
     *("Full volume", "Lost state", "Lost worker"),
@@ -104,8 +107,13 @@ class Machine:
         self.stop()
         self.start()
 
-    def run(self, heading: str) -> str:
-        """Execute the commands below a heading; return what they print."""
+    def run(self, heading: str, before: Mapping[str, Callable[[], None]] = NOTHING) -> str:
+        """Execute the commands below a heading; return what they print.
+
+        Args:
+            heading: the heading.
+            before: what is checked before a command.
+        """
         services: dict[str, Callable[[], None]] = {
             "systemctl stop synergai-gateway": self.stop,
             "systemctl start synergai-gateway": self.start,
@@ -114,6 +122,8 @@ class Machine:
         }
         printed = ""
         for line in BLOCKS[heading]:
+            if line in before:
+                before[line]()
             if line in services:
                 services[line]()
             else:
@@ -155,6 +165,11 @@ class Machine:
         except Overloaded:
             return False
         return True
+
+    def metric(self, name: str) -> float:
+        page = text_of(self.fleet.http_address, "/metrics")
+        [line] = [each for each in page.splitlines() if each.startswith(name)]
+        return float(line.split()[1])
 
     def job(self, job: str) -> jobs_pb2.Job:
         with grpc.insecure_channel(self.fleet.address) as channel:
@@ -231,10 +246,24 @@ def test_upgrade_loses_no_accepted_work(machine: Machine) -> None:
 @pytest.mark.usefixtures("small_disk")
 def test_full_volume_stops_new_jobs_only(machine: Machine) -> None:
     job = machine.submit()
-    printed = machine.run("Full volume")
+
+    def check_full() -> None:
+        machine.shell(f"cat /dev/zero >> {FILLER}  # ends with the reserve's room")
+        wait_until(lambda: machine.metric("synergai_journal_writable") == 0)
+        wait_until(lambda: machine.metric("synergai_paused_jobs") or machine.has_ended(job))
+        with synergai.SyncClient(machine.fleet.address) as client:
+            row = np.zeros((1, *digits_shape(client)), np.float32)
+            for _ in range(20):
+                client.infer(ENGINE, {client.engine(ENGINE).inputs[0].name: row}, deadline=30.0)
+        assert "disk is full" in text_of(machine.fleet.http_address, "/healthz")
+
+    printed = machine.run("Full volume", {f"rm {FILLER}": check_full})
     assert "is full" in printed
     wait_until(machine.accepts_jobs)
+    wait_until(lambda: machine.metric("synergai_paused_jobs") == 0)
     machine.assert_complete(job)
+    assert machine.fleet.gateway is not None
+    assert machine.fleet.gateway.poll() is None
 
 
 def latest(machine: Machine) -> str:
