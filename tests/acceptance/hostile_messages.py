@@ -20,6 +20,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import fleet_pb2, hub_pb2, jobs_pb2, store_pb2
+from tests import http2
+from tests.http2 import PREFACE
 
 VICTIM: Final = "victim"
 """The engine that messages may address; its requests and jobs count for nothing."""
@@ -268,39 +270,33 @@ _DAMAGES: Final[Sequence[Callable[[bytearray, random.Random], None]]] = (
 
 # --- frames of sockets ----------------------------------------------------------------------
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS: Final = b"\0\0\0\4\0\0\0\0\0"
+_SETTINGS: Final = http2.frame(http2.SETTINGS, 0, 0)
 
 
 def hostile_connection(rng: random.Random, methods: Sequence[Method]) -> bytes:
     """Return what a hostile client sends on a connection to a gRPC port: HTTP/2 frames or none."""
     if rng.random() < 0.2:
         return rng.choice(
-            (b"", _PREFACE[: rng.randrange(24)], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01")
+            (b"", PREFACE[: rng.randrange(24)], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01")
         )
     if rng.random() < 0.1:
         return rng.randbytes(rng.choice((1, 24, 200, 5000)))
-    frames = [_PREFACE, _SETTINGS] if rng.random() < 0.9 else [_PREFACE]
+    frames = [PREFACE, _SETTINGS] if rng.random() < 0.9 else [PREFACE]
     frames += [
         rng.choice((_call_frames, _random_frame))(rng, methods) for _ in range(rng.randint(1, 4))
     ]
     data = bytearray(b"".join(frames))
     if rng.random() < 0.5:
-        at = rng.randrange(len(_PREFACE), len(data))
+        at = rng.randrange(len(PREFACE), len(data))
         data[at] ^= 1 << rng.randrange(8)
     return bytes(data)
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big")
-    return head + payload
 
 
 def _random_frame(rng: random.Random, _methods: Sequence[Method]) -> bytes:
     """Return a frame of any type, with a wrong length now and then."""
     payload = rng.randbytes(rng.choice((0, 4, 5, 8, 17, 200)))
     stream = rng.choice((0, 1, 1, 2, 3, 2**31 - 1, 2**32 - 1))
-    frame = bytearray(_frame(rng.randrange(14), rng.randrange(256), stream, payload))
+    frame = bytearray(http2.frame(rng.randrange(14), rng.randrange(256), stream, payload))
     if rng.random() < 0.2:
         frame[0:3] = rng.choice((b"\xff\xff\xff", b"\0\0\1", b"\0\x40\1"))
     return bytes(frame)
@@ -310,47 +306,31 @@ def _call_frames(rng: random.Random, methods: Sequence[Method]) -> bytes:
     """Return a call with a hostile message, wrong length prefix or flags."""
     method = rng.choice(methods)
     fields = [
-        (b":method", rng.choice((b"POST", b"POST", b"POST", b"GET", b""))),
-        (b":scheme", b"http"),
+        (":method", rng.choice(("POST", "POST", "POST", "GET", ""))),
+        (":scheme", "http"),
         # The last one ends the connection. If it were frequent, few other messages would arrive.
-        (b":path", rng.choices((method.path.encode(), b"/x y", b"/\xff"), (900, 97, 3))[0]),
-        (b":authority", b"localhost"),
-        (b"te", b"trailers"),
-        (
-            b"content-type",
-            rng.choice((b"application/grpc", b"application/grpc", b"text/html", b"")),
-        ),
-        (b"grpc-timeout", rng.choice((b"1S", b"100m", b"-1S", b"99999999999H", b"x"))),
-        (b"grpc-encoding", rng.choice((b"identity", b"gzip", b"snappy", b""))),
+        (":path", rng.choices((method.path, "/x y", "/\udcff"), (900, 97, 3))[0]),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", rng.choice(("application/grpc", "application/grpc", "text/html", ""))),
+        ("grpc-timeout", rng.choice(("1S", "100m", "-1S", "99999999999H", "x"))),
+        ("grpc-encoding", rng.choice(("identity", "gzip", "snappy", ""))),
     ]
     if rng.random() < 0.1:
-        fields.append((b"a?b", b"\x01\x02"))
+        fields.append(("a?b", "\x01\x02"))
     if rng.random() < 0.1:
-        fields.append((b"x-large", b"a" * 9000))
-    # Literals without indexing; lengths of more than 126 bytes take a continuation.
-    block = b"".join(b"\0" + _hpack(name) + _hpack(value) for name, value in fields)
+        fields.append(("x-large", "a" * 9000))
+    block = http2.encoded(fields)
     stream = rng.choice((1, 1, 1, 3, 5))
     message = hostile_message(rng, method.request)
     size = len(message) if rng.random() < 0.7 else rng.choice((0, 1, 2**31, 2**32 - 1))
     flag = rng.choice((0, 0, 0, 1, 7))
     body = bytes((flag,)) + size.to_bytes(4, "big") + message
-    frames = _frame(1, 4, stream, block[:16_000])
-    frames += _frame(0, rng.choice((0, 1, 1)), stream, body[:16_000])
+    frames = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block[:16_000])
+    frames += http2.frame(http2.DATA, rng.choice((0, 1, 1)), stream, body[:16_000])
     if rng.random() < 0.2:
-        frames += _frame(3, 0, stream, b"\0\0\0\x08")
+        frames += http2.reset(stream)
     return frames
-
-
-def _hpack(text: bytes) -> bytes:
-    size = len(text)
-    if size < 127:
-        return bytes((size,)) + text
-    head, size = bytearray(b"\x7f"), size - 127
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + text
 
 
 def hostile_frame(rng: random.Random, message: bytes) -> bytes:
