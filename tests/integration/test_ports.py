@@ -1,4 +1,4 @@
-"""The check that ports are free, before a server starts, and sockets of servers."""
+"""Ports: the check that they are free, sockets of servers, and ports that a fleet reserves."""
 
 import socket
 
@@ -82,3 +82,18 @@ def test_port_in_use_on_one_of_two_addresses_is_refused(monkeypatch: pytest.Monk
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match="the port is in use"):
             check_free({"--listen": f"localhost:{port}"})
+
+
+def test_reserved_port_refuses_connections_until_its_server_listens() -> None:
+    with reserved_port() as port:
+        address = ("127.0.0.1", port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 10.0)
+        for _ in range(2):  # a server may be restarted
+            with socket.create_server(address), socket.create_connection(address, 10.0):
+                pass
+
+
+def test_reserved_port_cannot_be_taken_without_knowing_it() -> None:
+    with reserved_port() as port, socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 from weakref import WeakSet
 
 import grpc
 import pytest
 
-from synergai.errors import EngineNotFound, Overloaded, Unavailable
+from synergai.errors import EngineNotFound, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 from synergai.wire import rpc
 from synergai.wire.request_codec import Buffer
 from synergai.wire.server_call import ServerCall
+from synergai.wire.writes import keep_status
 from tests.calls import raw_responses, raw_stream, raw_unary
 from tests.grpc_servers import new_server
 from tests.integration.conftest import both_servers
@@ -321,3 +322,38 @@ async def test_client_disconnect_during_a_response_is_not_logged(
     for _ in range(20):
         await call(channel, "Echo", message())
     assert caplog.records == []
+
+
+CALLS = 60
+AT_ONCE = 20
+
+
+async def refuse(_requests: object, context: ServerCall) -> NoReturn:
+    await rpc.abort(context, PermissionDenied("not for you"))
+
+
+async def status_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Write until the call fails; return its status."""
+    try:
+        while True:
+            await call.write(bytes(100_000))
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return await call.code(), await call.details()
+    finally:
+        call.cancel()
+
+
+@both_servers
+async def test_status_of_a_refused_call_is_kept_when_a_write_fails(grpc_server: str) -> None:
+    server = new_server(grpc_server)
+    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    address = server.bind("127.0.0.1:0")
+    server.start([rpc.Service("test", {"Refuse": handler})])
+    seen: set[tuple[grpc.StatusCode, str]] = set()
+    async with grpc.aio.insecure_channel(address) as channel:
+        method: Any = channel.stream_stream("/test/Refuse")
+        for _ in range(CALLS // AT_ONCE):
+            calls = [status_of(keep_status(method())) for _ in range(AT_ONCE)]
+            seen.update(await asyncio.wait_for(asyncio.gather(*calls), 60))
+    await server.stop(0.0)
+    assert seen == {(grpc.StatusCode.PERMISSION_DENIED, "not for you")}

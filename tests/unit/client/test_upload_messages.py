@@ -1,18 +1,23 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from synergai.client.input_sources import ArraySource
+from synergai.client.input_sources import ArraySource, IterableSource, read_messages
 from synergai.client.upload_messages import InputEncoder, MessageBuilder, UploadMessage
 from synergai.data.items import NamedInput, Unusable
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.v1.jobs_pb2 import Input, UploadRequest
+from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
 from synergai.wire.arrays import read_tensors
 from synergai.wire.validation import check_request
 from tests.engines import new_engine
+from tests.waiting import turns
 
 LIMIT = 6 << 20
 
@@ -152,3 +157,24 @@ def test_names_are_valid_and_bounded() -> None:
     assert message is not None
     name = UploadRequest.FromString(message.data).inputs[0].name
     assert (name[0], name[-4:], len(name)) == ("…", ".jpg", 1024)
+
+
+async def test_iterable_that_waits_takes_no_thread_from_others() -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+    go_on = threading.Event()
+
+    def rows() -> Iterator[list[float]]:
+        go_on.wait(30)
+        yield [1.0, 2.0]
+
+    async def upload() -> int:
+        source = IterableSource(rows())
+        encoder = InputEncoder(ROWS, (), LIMIT)
+        messages = read_messages(source, encoder, UploadReceipt(), compare=True)
+        return sum([message.count async for message in messages])
+
+    uploading = asyncio.create_task(upload())
+    await turns()
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(go_on.set)
+        assert await uploading == 1

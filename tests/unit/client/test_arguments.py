@@ -1,4 +1,4 @@
-"""A misspelt keyword of a client's call is refused before the gateway is called."""
+"""Arguments that are refused before the gateway is called."""
 
 from typing import Any
 
@@ -22,3 +22,18 @@ async def test_misspelt_keyword_of_a_call_is_refused() -> None:
 def test_misspelt_option_of_a_client_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="'tokn'"):
         kind("127.0.0.1:1", tokn="secret")
+
+
+VERSIONS = (-1, 0, 1 << 31, 10**20)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_version_that_no_store_can_have_is_refused(version: int) -> None:
+    async with synergai.Client("127.0.0.1:1") as client:
+        for call in (
+            client.push_engine("echo", version, b"", {}),
+            client.place_engine("echo", version, ()),
+            client.remove_engine("echo", version),
+        ):
+            with pytest.raises(synergai.InvalidInput, match="a version must be a number from 1"):
+                await call
