@@ -141,6 +141,13 @@ class World:
             await self.controller._loading.wait()
             self.clock.now += 0.5
 
+    async def look_at_once(self, times: int, pause_s: float = 0.0) -> None:
+        """Look some times, without waiting for what is begun."""
+        for _ in range(times):
+            await self.controller.look()
+            await turns(1)
+            self.clock.now += pause_s
+
     # --- the store --------------------------------------------------------------------------
 
     def model_of(self, engine: EngineName) -> str:
@@ -316,10 +323,7 @@ async def test_stages_of_a_plan_that_was_never_loaded_are_removed() -> None:
     world.slow |= {"a", "b", "c"}
     for plan in (TWO, OTHER, wanted([("a", 0, 2), ("c", 2, 9)])):
         world.plans.append(plan)
-        for _ in range(10):
-            await world.controller.look()
-            await asyncio.sleep(0)
-            world.clock.now += 0.5
+        await world.look_at_once(10, pause_s=0.5)
     assert world.stages() == {"0-2": ("a",), "2-9": ("c",)}
 
 
@@ -367,9 +371,7 @@ async def test_stage_leaves_a_worker_once_the_next_one_has_loaded_it() -> None:
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.stages() == {"0-4": ("a", "c"), "4-9": ("b",)}
     session = Session(EngineName("net.s0-4"), Configuration(1))
     world.workers[WorkerId("c")].sessions.add(session)
@@ -381,9 +383,7 @@ async def test_load_that_is_no_longer_wanted_delays_no_other() -> None:
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(wanted([("c", 0, 4), ("b", 4, 9)]))
-    for _ in range(4):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(4)
     world.plans.append(wanted([("b", 0, 6), ("a", 6, 9)]))
     await world.look(20)
     assert world.stages() == {"0-6": ("b",), "6-9": ("a",)}
@@ -433,9 +433,7 @@ async def test_stage_that_leaves_memory_while_others_load_it_is_loaded_again() -
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("c", 0, 4), ("b", 4, 9)]))
-    for _ in range(4):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(4)
     former, other = world.workers[WorkerId("a")], world.workers[WorkerId("c")]
     session = Session(EngineName("net.s0-4"), Configuration(1))
     former.sessions.discard(session)

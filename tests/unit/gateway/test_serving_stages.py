@@ -1,7 +1,5 @@
 """The stages in which queries run while others are deployed in their place."""
 
-import asyncio
-
 import pytest
 from msgspec.structs import replace
 
@@ -30,9 +28,7 @@ async def test_workers_run_no_stage_that_is_not_loaded_while_another_one_serves(
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(OTHER)
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.chain() == [(0, 4), (4, 9)]
     assert world.closed() == {"b": {"0-6"}, "c": {"6-9"}}
     world.workers[WorkerId("c")].sessions.add(Session(EngineName("net.s6-9"), Configuration(1)))
@@ -45,9 +41,7 @@ async def test_worker_that_shares_a_stage_runs_it_once_it_is_loaded_there() -> N
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(wanted([("a", 0, 4), ("b", 4, 9)], [("a", 0, 4), ("c", 4, 9)]))
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.closed() == {"c": {"4-9"}}
     assert world.workers[WorkerId("c")].usable_engines == {"net.s4-9"}
     assert world.workers[WorkerId("c")].open_engines == set()
@@ -57,15 +51,10 @@ async def test_stage_of_a_plan_that_was_given_up_is_removed_before_the_next_is_d
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(wanted([("a", 0, 2), ("c", 2, 9)]))
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.stages() == DEPLOYED | {"0-2": ("a",), "2-9": ("c",)}
     world.plans.append(OTHER)
-    for _ in range(10):
-        await world.controller.look()
-        await asyncio.sleep(0)
-        world.clock.now += 0.5
+    await world.look_at_once(10, pause_s=0.5)
     assert world.stages() == DEPLOYED | MOVED
     assert world.chain() == [(0, 4), (4, 9)]
 
@@ -116,9 +105,7 @@ async def test_later_version_starts_from_the_plan_of_the_one_that_answers(
     assert world.present[later] == TWO.routes
     assert world.catalogue.stages.awaited == {later}
     world.plans.append(replace(TWO, name=later))
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert under_way(world) == (True, {later}, True)
     world.workers[WorkerId("b")].sessions.add(Session(EngineName("net.s4-9/2"), Configuration(1)))
     await world.look(13)
@@ -134,10 +121,7 @@ async def test_deployment_that_does_not_end_holds_up_nothing_for_longer_than_a_m
     world = World()
     world.slow.update("abc")
     world.plans.append(TWO)
-    for _ in range(200):
-        await world.controller.look()
-        await asyncio.sleep(0)
-        world.clock.now += 0.5
+    await world.look_at_once(200, pause_s=0.5)
     assert under_way(world) == (False, set(), True)
 
 
@@ -157,9 +141,7 @@ async def test_plans_keep_what_was_wanted_last_also_before_it_is_loaded() -> Non
     world = await deployed(World())
     world.slow.add("c")
     world.plans.append(OTHER)
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.present == {NET: OTHER.routes}
     world.start()
     await world.controller.look()
@@ -193,9 +175,7 @@ async def test_former_stages_run_on_if_the_plan_changes_while_room_was_made_for_
     with_little_memory(world, "b")
     world.slow.add("c")
     world.plans.append(OTHER)
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.chain() == [(0, 6), (6, 9)]
     world.plans.append(wanted())
     await world.controller.look()
@@ -231,9 +211,7 @@ async def test_new_stages_run_at_once_if_the_former_ones_no_longer_make_up_the_e
     world.catalogue.withdraw(WorkerId("a"), EngineName("net.s0-4"))
     world.slow.add("c")
     world.plans.append(OTHER)
-    for _ in range(6):
-        await world.controller.look()
-        await asyncio.sleep(0)
+    await world.look_at_once(6)
     assert world.chain() == [(0, 6), (6, 9)]
     assert world.closed() == {"b": {"4-9"}}
 
