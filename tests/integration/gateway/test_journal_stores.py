@@ -241,7 +241,7 @@ async def test_committed_description_is_recorded_until_it_is_forgotten(
     await journal.close()
 
 
-async def test_internal_error_breaks_the_journal_instead_of_blocking_callers(
+async def test_internal_error_breaks_the_journal_for_good_instead_of_blocking_callers(
     journal: Journal,
 ) -> None:
     beyond_64_bits = AssignmentId(1 << 64)
@@ -249,6 +249,8 @@ async def test_internal_error_breaks_the_journal_instead_of_blocking_callers(
     with pytest.raises(JournalBroken):
         await journal.record_execution(JobId("a"), beyond_64_bits, an_execution(0, 1))
     assert journal.broken.done()
+    with pytest.raises(JournalBroken):
+        await journal.accept(a_record("b"))
 
 
 async def test_callback_runs_after_all_earlier_operations(journal: Journal) -> None:

@@ -177,25 +177,6 @@ async def test_as_many_ended_jobs_are_kept_as_is_said_the_newest_ones(journal: J
     assert await journal.find_job(JobId("d")) is not None
 
 
-async def test_report_of_fewer_queries_takes_back_none(journal: Journal) -> None:
-    await journal.accept(a_record())
-    for count in (5, 3):
-        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, count))
-    read = await journal.find_job(JobId("a"))
-    assert read is not None
-    assert read.executions == (an_execution(0, 5),)
-
-
-async def test_failed_write_breaks_the_journal_permanently(journal: Journal) -> None:
-    await journal.accept(a_record())
-    database(journal).execute("DROP TABLE executions")
-    with pytest.raises(JournalBroken):
-        await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 1))
-    assert journal.broken.done()
-    with pytest.raises(JournalBroken):
-        await journal.accept(a_record("b"))
-
-
 ranges = st.tuples(st.integers(0, QUERIES - 1), st.integers(1, QUERIES))
 steps = st.lists(
     st.one_of(
