@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self, TypeAlias, Unpack
+from typing import Any, Final, Protocol, Self, TypeAlias, Unpack
 
 import grpc
 import pytest
@@ -390,6 +390,20 @@ class Caller:
         with contextlib.suppress(grpc.aio.AioRpcError):  # it has closed the connection
             while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - polls the gateway's state
                 await asyncio.sleep(0.005)
+
+    async def submit(self, queries: int = 10, key: str = "", **fields: Any) -> jobs_pb2.Job:
+        """Submit a job with further fields of its ``JobSpec``."""
+        spec = jobs_pb2.JobSpec(engine=ECHO, queries=queries, **fields)
+        request = jobs_pb2.SubmitRequest(spec=spec, idempotency_key=key)
+        return await self.jobs.Submit(request, timeout=30)
+
+    async def watched(self, job_id: str) -> list[jobs_pb2.Job]:
+        """Wait for the end of a job; return what was seen of it."""
+        call = self.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
+        try:
+            return [job async for job in call]
+        finally:
+            call.cancel()
 
     async def recorded(self, job_id: str, queries: int) -> None:
         """Wait until a number of a job's queries is recorded."""

@@ -19,23 +19,6 @@ from tests import http2
 from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, infer_request
 
 
-async def submit(caller: Caller, queries: int = 10) -> str:
-    spec = jobs_pb2.JobSpec(engine="echo", queries=queries)
-    job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
-    job_id: str = job.id
-    return job_id
-
-
-async def ended(caller: Caller, job_id: str) -> jobs_pb2.Job:
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
-    try:
-        jobs = [job async for job in call]
-    finally:
-        call.cancel()
-    last: jobs_pb2.Job = jobs[-1]
-    return last
-
-
 async def test_impossible_report_closes_the_agents_connection(
     agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
@@ -43,11 +26,11 @@ async def test_impossible_report_closes_the_agents_connection(
         await agent.end(assignment, done=9)
 
     agent.answer = answer
-    job_id = await submit(caller)
+    job_id = (await caller.submit()).id
     await asyncio.wait_for(agent.ended.wait(), 30)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
     async with new_agent("honest"):
-        job = await ended(caller, job_id)
+        job = (await caller.watched(job_id))[-1]
     assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert [(e.worker_id, e.first, e.count) for e in job.executions] == [("honest", 0, 10)]
 
@@ -55,20 +38,20 @@ async def test_impossible_report_closes_the_agents_connection(
 async def test_job_fails_after_repeated_impossible_reports(
     agent: FakeAgent, caller: Caller, new_agent: NewAgent
 ) -> None:
-    job_id = await submit(caller)
-    await ended(caller, job_id)
+    job_id = (await caller.submit()).id
+    await caller.watched(job_id)
 
     async def overreport(broken: FakeAgent, assignment: hub_pb2.Assignment) -> None:
         await broken.end(assignment, done=assignment.count + 1)
 
     await agent.disconnect()
-    job_id = await submit(caller)
+    job_id = (await caller.submit()).id
     for number in range(3):
         broken = new_agent(f"broken-{number}")
         broken.answer = partial(overreport, broken)
         async with broken:
             await asyncio.wait_for(broken.ended.wait(), 30)
-    job = await ended(caller, job_id)
+    job = (await caller.watched(job_id))[-1]
     assert job.state == jobs_pb2.JOB_STATE_FAILED
     assert "broke the protocol" in job.reason
 
@@ -156,12 +139,12 @@ async def test_reopened_work_stream_gets_the_unfinished_queries(
     agent: FakeAgent, caller: Caller
 ) -> None:
     agent.answer = agent.hold
-    job_id = await submit(caller)
+    job_id = (await caller.submit()).id
     await agent.until(lambda: len(agent.assignments) == 1)
     (earlier,) = agent.assignments
     agent.answer = agent.complete
     await agent.reopen_work()
-    assert (await ended(caller, job_id)).state == jobs_pb2.JOB_STATE_SUCCEEDED
+    assert (await caller.watched(job_id))[-1].state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert agent.assignments[-1].id > earlier.id
 
 
@@ -220,11 +203,23 @@ async def test_first_message_must_register(new_agent: NewAgent, first: bytes) ->
     assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_session_of_an_unregistered_engine_is_a_violation(
-    agent: FakeAgent, caller: Caller
+@pytest.mark.parametrize(
+    "message",
+    [
+        hub_pb2.AgentControl(
+            session_changed=hub_pb2.SessionChanged(
+                session=common_pb2.Session(engine="other"), resident=True
+            )
+        ),
+        hub_pb2.AgentControl(
+            configurations_unusable=hub_pb2.ConfigurationsUnusable(engine="other")
+        ),
+    ],
+)
+async def test_message_about_an_unregistered_engine_is_a_violation(
+    agent: FakeAgent, caller: Caller, message: hub_pb2.AgentControl
 ) -> None:
-    changed = hub_pb2.SessionChanged(session=common_pb2.Session(engine="other"), resident=True)
-    await agent.send(hub_pb2.AgentControl(session_changed=changed))
+    await agent.send(message)
     await asyncio.wait_for(agent.ended.wait(), 30)
     assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
     await caller.workers(0)
@@ -253,7 +248,7 @@ async def test_unprofiled_engine_is_measured_and_then_profiled(
     agent.answer = measured
     async with agent:
         assert list((await caller.workers(1))[0].unprofiled) == ["echo"]
-        job = await ended(caller, await submit(caller, queries=100))
+        job = (await caller.watched((await caller.submit(100)).id))[-1]
         assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert list((await caller.workers(1))[0].unprofiled) == []
 

@@ -17,7 +17,7 @@ from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.runtime.files import StateDamaged
-from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
+from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, described, infer_request
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
 from worker_agent.hub_client.identity import SECRET_FILE
@@ -107,8 +107,7 @@ async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
     first = with_proof(new_agent("w1"), token_for(config))
     first.answer = first.hold
     async with first:
-        spec = jobs_pb2.JobSpec(engine="echo", queries=10)
-        job = await caller.jobs.Submit(jobs_pb2.SubmitRequest(spec=spec), timeout=30)
+        job = await caller.submit()
         await first.until(lambda: bool(first.assignments))
         async with with_proof(new_agent("w2"), token_for(config)):
             gateway.app.agents.hub.set_rules((AllowedWorkers(id="w2"),))

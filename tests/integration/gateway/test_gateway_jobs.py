@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,42 +19,16 @@ from tests.calls import raw_unary
 from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, infer_request
 
 
-def spec(
-    queries: int = 10,
-    engine: str = "echo",
-    qos_s: float | None = None,
-    priority: int = 0,
-    tenant: str = "",
-) -> jobs_pb2.JobSpec:
-    return jobs_pb2.JobSpec(
-        engine=engine, queries=queries, qos_s=qos_s, priority=priority, tenant=tenant
-    )
-
-
-async def submit(
-    caller: Caller, job_spec: jobs_pb2.JobSpec | None = None, key: str = ""
-) -> jobs_pb2.Job:
-    request = jobs_pb2.SubmitRequest(spec=job_spec or spec(), idempotency_key=key)
-    return await caller.jobs.Submit(request, timeout=30)
-
-
-async def watched(caller: Caller, job_id: str) -> list[jobs_pb2.Job]:
-    call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job_id), timeout=60)
-    try:
-        return [job async for job in call]
-    finally:
-        call.cancel()
-
-
 @pytest.mark.usefixtures("agent")
 async def test_job_succeeds_and_reports_its_executions(caller: Caller) -> None:
+    asked: dict[str, Any] = {"qos_s": 30.0, "priority": 3, "tenant": "lab"}
     began = time.monotonic()
-    job = await submit(caller, spec(20, qos_s=30.0, priority=3, tenant="lab"))
-    last = (await watched(caller, job.id))[-1]
+    job = await caller.submit(20, **asked)
+    last = (await caller.watched(job.id))[-1]
     passed_s = time.monotonic() - began
     assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
     assert last.state == jobs_pb2.JOB_STATE_SUCCEEDED
-    wanted = spec(20, qos_s=30.0, priority=3, tenant="lab")
+    wanted = jobs_pb2.JobSpec(engine="echo", queries=20, **asked)
     wanted.version = "1"  # chosen when the job was accepted
     assert last.spec == wanted
     assert (last.queries_done, last.labelled, last.correct) == (20, 20, 20)
@@ -73,7 +48,7 @@ async def test_watch_shows_progress_and_ends_with_the_job(agent: FakeAgent, call
         await agent.complete(assignment)
 
     agent.answer = in_two_steps
-    job = await submit(caller)
+    job = await caller.submit()
     call = caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=60)
     seen = []
     async for status in call:
@@ -91,7 +66,7 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, call
         await agent.hold(assignment)
 
     agent.answer = a_part
-    job = await submit(caller)
+    job = await caller.submit()
     await caller.recorded(job.id, 4)
     cancelled = await caller.jobs.Cancel(jobs_pb2.CancelRequest(job_id=job.id), timeout=30)
     assert (cancelled.state, cancelled.queries_done) == (jobs_pb2.JOB_STATE_CANCELLED, 4)
@@ -102,9 +77,9 @@ async def test_cancelled_job_stops_and_keeps_what_is_done(agent: FakeAgent, call
 
 @pytest.mark.usefixtures("agent")
 async def test_list_is_newest_first_and_by_state(caller: Caller) -> None:
-    jobs = [await submit(caller) for _ in range(3)]
+    jobs = [await caller.submit() for _ in range(3)]
     for job in jobs:
-        await watched(caller, job.id)
+        await caller.watched(job.id)
     listed = await caller.jobs.List(jobs_pb2.ListRequest())
     assert [job.id for job in listed.jobs] == [job.id for job in reversed(jobs)]
     newest = await caller.jobs.List(jobs_pb2.ListRequest(limit=1))
@@ -125,8 +100,8 @@ async def test_restarted_gateway_finishes_accepted_jobs(
 ) -> None:
     async with Gateway(config) as first:
         caller, agent = await connect(first)
-        done = await submit(caller, key="done")
-        await watched(caller, done.id)
+        done = await caller.submit(key="done")
+        await caller.watched(done.id)
         reported = asyncio.Event()
 
         async def a_part(assignment: hub_pb2.Assignment) -> None:
@@ -134,19 +109,19 @@ async def test_restarted_gateway_finishes_accepted_jobs(
             reported.set()
 
         agent.answer = a_part
-        half = await submit(caller, key="half")
-        waiting = await submit(caller, spec(qos_s=60.0), key="waiting")
+        half = await caller.submit(key="half")
+        waiting = await caller.submit(qos_s=60.0, key="waiting")
         await reported.wait()
         await caller.recorded(half.id, 4)
         before = agent.assignments[-1].id
     async with Gateway(config) as second:
         caller, agent = await connect(second)
-        again = await submit(caller, key="half")
+        again = await caller.submit(key="half")
         assert again.id == half.id
-        last = (await watched(caller, half.id))[-1]
+        last = (await caller.watched(half.id))[-1]
         assert (4, 6) in [(each.first, each.count) for each in agent.assignments]
         assert [(e.first, e.count) for e in last.executions] == [(0, 10)]
-        assert (await watched(caller, waiting.id))[-1].state == jobs_pb2.JOB_STATE_SUCCEEDED
+        assert (await caller.watched(waiting.id))[-1].state == jobs_pb2.JOB_STATE_SUCCEEDED
         earlier = await caller.jobs.Get(jobs_pb2.GetRequest(job_id=done.id))
         assert earlier.state == jobs_pb2.JOB_STATE_SUCCEEDED
         assert min(assignment.id for assignment in agent.assignments) > before
@@ -183,10 +158,10 @@ async def test_recorded_events_replayed_give_the_same_commands(
     log = tmp_path / "events.jsonl"
     async with Gateway(replace(config, event_log=log)) as gateway:
         caller, _ = await connect(gateway)
-        job = await submit(caller, spec(50, qos_s=5.0))
+        job = await caller.submit(50, qos_s=5.0)
         for _ in range(5):
             await caller.oip.ModelInfer(infer_request(), timeout=30)
-        await watched(caller, job.id)
+        await caller.watched(job.id)
     steps = list(replay(log, time.thread_time))
     assert any(step.recorded for step in steps)
     for step in steps:

@@ -62,11 +62,7 @@ async def test_metrics_follow_the_naming_conventions(
     await caller.oip.ModelInfer(
         infer_request(), metadata=(("synergai-tenant", "shop"),), timeout=30
     )
-    job = await caller.jobs.Submit(
-        jobs_pb2.SubmitRequest(spec=jobs_pb2.JobSpec(engine="echo", queries=5)), timeout=5
-    )
-    async for update in caller.jobs.Watch(jobs_pb2.WatchRequest(job_id=job.id), timeout=30):
-        job = update
+    job = (await caller.watched((await caller.submit(5)).id))[-1]
     assert job.state == jobs_pb2.JOB_STATE_SUCCEEDED
     assert len(agent.assignments) >= 2
     families = await scrape(gateway)
