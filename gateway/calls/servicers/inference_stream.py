@@ -79,7 +79,8 @@ class InferenceStream:
         """Start requests as they arrive; pause while the window or the buffer is full."""
         async for raw in requests:
             while not self.take_request(raw):
-                await self._wait_readable()
+                self._readable.clear()
+                await self._readable.wait()
             del raw  # the next one may be a long time coming
 
     def take_request(self, raw: RawRequest[RequestHeader] | Malformed) -> bool:
@@ -87,7 +88,7 @@ class InferenceStream:
         if isinstance(raw, rpc.RawRequest) and is_cancel_request(raw.parsed.message):
             self._cancel(raw.parsed.message.id)
             return True
-        if self._is_full or not self._unread.has_room:
+        if self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES:
             return False
         self._in_flight += 1
         if isinstance(raw, rpc.Malformed):
@@ -95,17 +96,6 @@ class InferenceStream:
         else:
             self._begin(raw)
         return True
-
-    @property
-    def _is_full(self) -> bool:
-        return self._in_flight >= self._window or self._unread_bytes > MAX_UNREAD_BYTES
-
-    async def _wait_readable(self) -> None:
-        if self._is_full:
-            self._readable.clear()
-            await self._readable.wait()
-        else:
-            await self._unread.wait_for_room()
 
     def _begin(self, raw: RawRequest[RequestHeader]) -> None:
         message = raw.parsed.message
@@ -127,19 +117,17 @@ class InferenceStream:
         key = object()
         self._running[key] = request
         self._by_id[request_id] = request
-        engine = message.model_name
-        expected = self._unread.expect(engine)
 
-        def forget(response_bytes: int = 0) -> None:
+        def forget() -> None:
             ended = self._running.pop(key)
             if self._by_id.get(request_id) is ended:  # clients may repeat ids
                 del self._by_id[request_id]
-            # It may disconnect the client, which abandons the requests that are still running.
-            self._unread.received(engine, expected, response_bytes)
 
         def respond(answer: Buffer) -> None:
             response = wrap_stream_response(answer, _FINAL_RESPONSE if wants_final else b"")
-            forget(len(response))
+            forget()
+            # It may disconnect the client, which abandons the requests that are still running.
+            self._unread.add(len(response))
             self._put(response)
 
         def done(result: asyncio.Future[Buffer]) -> None:

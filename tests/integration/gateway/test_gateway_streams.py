@@ -99,7 +99,7 @@ async def read_to_the_end(call: ReadableCall) -> None:
 
 
 async def answer_together(agent: FakeAgent, queries: int) -> None:
-    """Answer queries once all of them are in flight, before their sizes can be expected."""
+    """Answer queries once all of them are in flight."""
     await agent.until(lambda: sum(each.count for each in agent.assignments) == queries)
     agent.answer = agent.complete
     for assignment in list(agent.assignments):
