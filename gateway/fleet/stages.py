@@ -90,7 +90,7 @@ class StageChains:
         if engine not in self._stages:
             return ()
         if engine not in self._fewest:
-            self._fewest[engine] = complete_chain(self._matching(engine))
+            self._fewest[engine] = complete_chain(self._serving_stages(engine))
         return self._fewest[engine]
 
     def early(self, engine: EngineName) -> tuple[Engine, ...]:
@@ -98,7 +98,7 @@ class StageChains:
         if engine not in self._stages:
             return ()
         if engine not in self._early:
-            self._early[engine] = early_stages(self._matching(engine))
+            self._early[engine] = early_stages(self._serving_stages(engine))
         return self._early[engine]
 
     def alternatives(self, engine: EngineName) -> Sequence[tuple[Engine, ...]]:
@@ -135,7 +135,7 @@ class StageChains:
         model, end = chain[0].stage_of, chain[0].stage_end
         found = {
             stage_positions(stage.name): stage
-            for stage in self._matching(engine)
+            for stage in self._serving_stages(engine)
             if (stage.stage_of, stage.stage_end) == (model, end)
         }
         if whole is not None:
@@ -144,40 +144,10 @@ class StageChains:
             found[0, end] = whole
         return found
 
-    def _matching(self, engine: EngineName) -> list[Engine]:
+    def _serving_stages(self, engine: EngineName) -> list[Engine]:
         names = (each for each in self.names(engine) if each not in self.retired)
         serving = map(self._in_service.get, names)
-        return matching_stages(each for each in serving if each is not None)
-
-
-def matching_stages(stages: Iterable[Engine]) -> list[Engine]:
-    """Return stages without those that do not fit the datatype of the tensor at one of their ends.
-
-    There are such if an engine is split again, to send other tensors between its stages. Of two
-    datatypes that are both made and expected at a cut, the smaller one counts.
-    """
-    found = list(stages)
-    made: dict[tuple[str, int], set[str]] = defaultdict(set)
-    expected: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for stage in found:
-        first, last = stage_positions(stage.name)
-        expected[stage.stage_of, first].update(each.datatype for each in stage.inputs)
-        made[stage.stage_of, last].update(each.datatype for each in stage.outputs)
-    sent = {
-        at: min(both, key=lambda datatype: (ELEMENT_BYTES.get(datatype, 1), datatype))
-        for at, datatypes in made.items()
-        if (both := datatypes & expected[at])
-    }
-
-    def fits(stage: Engine) -> bool:
-        first, last = stage_positions(stage.name)
-        takes = sent.get((stage.stage_of, first))
-        gives = sent.get((stage.stage_of, last))
-        return (first == 0 or takes in {each.datatype for each in stage.inputs}) and (
-            gives is None or gives in {each.datatype for each in stage.outputs}
-        )
-
-    return list(filter(fits, found))
+        return [each for each in serving if each is not None]
 
 
 def complete_chain(stages: Iterable[Engine]) -> tuple[Engine, ...]:

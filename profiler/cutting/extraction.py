@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
-from msgspec.structs import replace
 
 from profiler.cutting.graph import Graph
 from profiler.onnx_file import DATATYPES
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from profiler.cutting.cuts import Cut
     from profiler.cutting.heads import StageHead
 
@@ -84,28 +81,6 @@ def extract_stage(
 def _value(cut: Cut) -> onnx.ValueInfoProto:
     shape = [None if size == -1 else size for size in cut.shape]
     return onnx.helper.make_tensor_value_info(cut.tensor, _ELEMENT_TYPES[cut.datatype], shape)
-
-
-def halve_tensors(model: onnx.ModelProto, cuts: Sequence[Cut]) -> list[Cut]:
-    """Let a model compute the tensors of some cuts as 16-bit floats in between.
-
-    Return the cuts at these tensors. What reads the tensor of a cut gets 32-bit floats again.
-    """
-    halved = []
-    for cut in cuts:
-        if cut.datatype != "FP32":
-            raise InvalidInput(f"{cut.tensor!r} is {cut.datatype}; only 32-bit floats are halved")
-        full, half = f"{cut.tensor}/full", f"{cut.tensor}/half"
-        nodes = model.graph.node
-        place = next(number for number, node in enumerate(nodes) if cut.tensor in node.output)
-        maker = nodes[place]
-        maker.output[list(maker.output).index(cut.tensor)] = full
-        casts = (full, half, onnx.TensorProto.FLOAT16), (half, cut.tensor, onnx.TensorProto.FLOAT)
-        for source, target, to in reversed(casts):
-            nodes.insert(place + 1, onnx.helper.make_node("Cast", [source], [target], to=to))
-        size = cut.size_bytes // 2
-        halved.append(replace(cut, tensor=half, datatype="FP16", size_bytes=size))
-    return halved
 
 
 def add_features(model: onnx.ModelProto, cut: Cut, name: str) -> None:

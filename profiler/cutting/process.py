@@ -55,7 +55,6 @@ class _Order(Struct, frozen=True):
     in_one_file: bool
     digest: str = ""
     stages: tuple[StageFile, ...] = ()
-    halved: tuple[int, ...] = ()
 
 
 class ModelCuts(Struct, frozen=True):
@@ -99,16 +98,9 @@ def find_cuts(model: Path) -> ModelCuts:
     return _checked(model, read_cuts(model))
 
 
-def write_stages(
-    model: Path, digest: str, stages: Sequence[StageFile], halved: Sequence[int] = ()
-) -> None:
-    """Write stages of the model in a file, each checked.
-
-    Args:
-        digest: SHA-256 of the model.
-        halved: numbers of the cuts whose tensors are 16-bit floats between the stages.
-    """
-    _checked(model, _run(model, digest, tuple(stages), tuple(halved)))
+def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
+    """Write stages of the model in a file, each checked; `digest` is the SHA-256 of the model."""
+    _checked(model, _run(model, digest, tuple(stages)))
 
 
 def feature_name(cut: int) -> str:
@@ -122,19 +114,14 @@ def _checked(model: Path, found: ModelCuts) -> ModelCuts:
     return found
 
 
-def _run(
-    model: Path,
-    digest: str = "",
-    stages: tuple[StageFile, ...] = (),
-    halved: tuple[int, ...] = (),
-) -> ModelCuts:
+def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> ModelCuts:
     if model.suffix != ".onnx":
         raise InvalidInput(f"{model.name} cannot be cut: only ONNX models can")
     in_one_file = len(list_files(model)) == 1
     if find_spec("onnx") is None:
         raise NotFound(f"cutting needs the package 'onnx'; {pip_install('engines')}")
     limit = _BYTES + _BYTES_PER_MODEL_BYTE * size_bytes(model)
-    return _run_child(_Order(str(model), os.getpid(), limit, in_one_file, digest, stages, halved))
+    return _run_child(_Order(str(model), os.getpid(), limit, in_one_file, digest, stages))
 
 
 def _run_child(order: _Order) -> ModelCuts:
@@ -172,8 +159,6 @@ def _cut(order: _Order) -> ModelCuts:
             return replace(found, refusal="it has weights in other files; save it as one file")
         cuts, products = graph.find_cuts(model)
         at = {cut.position: cut for cut in cuts}
-        halved = extraction.halve_tensors(model, [at[number] for number in order.halved])
-        at |= {cut.position: cut for cut in halved}
         for stage in order.stages:
             first, last = at.get(stage.first), at.get(stage.last)
             part = extraction.extract_stage(model, order.digest, first, last)

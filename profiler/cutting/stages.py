@@ -84,7 +84,6 @@ def split_engine(
     check: Check,
     *,
     heads: Mapping[str, StageHead] | None = None,
-    half: bool = False,
     replace: bool = False,
     declare: bool = False,
 ) -> list[EngineDefinition]:
@@ -96,7 +95,6 @@ def split_engine(
         check: called with the directory, the name and the model of each stage; none is installed
             if it raises an error.
         heads: those of early exits, by the tensor at which their stage ends.
-        half: let the tensors between the stages be 16-bit floats.
         replace: replace existing stages.
         declare: let the stages declare their tensors, so that agents do not load them to find out.
     """
@@ -118,8 +116,7 @@ def split_engine(
             )
             path = str(staged[stage] / _FILE)
             files.append(StageFile(first, last % end, path, at_end.get(last)))
-        halved = places[1:-1] if half else ()
-        write_stages(engine.definition.file, engine.digest, files, halved)
+        write_stages(engine.definition.file, engine.digest, files)
         for (stage, folder), file in zip(staged.items(), files, strict=True):
             description = describe(folder / _FILE)
             _write(engine, folder, file, description, declare=declare)
@@ -278,49 +275,3 @@ def _train(
         heads[cut.tensor] = StageHead.of(head, exit_)
         left[leaving] = True
     return found, heads
-
-
-class HalvingLoss(NamedTuple):
-    """Differences of the answers to the samples of an engine.
-
-    Attributes:
-        largest: largest difference of a value.
-        changed: samples in whose first output another value is the largest.
-    """
-
-    largest: float
-    changed: int
-    samples: int
-
-
-def measure_halving(
-    engine: CutEngine, models: Path, tensors: Sequence[str], run_samples: RunSamples
-) -> HalvingLoss | None:
-    """Compare an engine with itself with halved tensors at some cuts; None without samples."""
-    if engine.definition.samples is None:
-        return None
-    positions = [cut.position for cut in select_cuts(engine.definition.name, engine.cuts, tensors)]
-    whole, halved = (_run(engine, models, each, run_samples) for each in ((), positions))
-    first = engine.outputs[0].name
-    likeliest = [
-        each[first].reshape(len(each[first]), -1).argmax(axis=1) for each in (whole, halved)
-    ]
-    return HalvingLoss(
-        max(float(np.abs(halved[name] - whole[name]).max()) for name in whole),
-        int((likeliest[0] != likeliest[1]).sum()),
-        len(likeliest[0]),
-    )
-
-
-def _run(
-    engine: CutEngine, models: Path, halved: Sequence[int], run_samples: RunSamples
-) -> Outputs:
-    definition = engine.definition
-    name = split_version(definition.name)[0]
-    with staging_folder(models, name) as folder:
-        (staged := folder / name).mkdir()
-        file = StageFile(0, 0, str(staged / "model.onnx"))
-        write_stages(definition.file, engine.digest, [file], halved)
-        if definition.samples is not None:
-            link_file(definition.samples, staged / definition.samples.name)
-        return run_samples(folder, name)[0]

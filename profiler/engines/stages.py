@@ -89,10 +89,6 @@ def split(
         ),
     ],
     models: Models = DEFAULT_MODELS,
-    half: Annotated[
-        bool,
-        typer.Option("--half", help="Send 16-bit floats between the stages, half of the bytes."),
-    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace stages of the same name.")
     ] = False,
@@ -102,33 +98,15 @@ def split(
     A stage is called NAME.s0-12, by the numbers of its cuts. It is profiled, pushed and loaded like
     any engine, but is not listed to clients. Each one is loaded once, as an agent does, before all
     of them are added.
-
-    With --half, the samples of the engine show by how much its answers change.
     """
     from profiler.cutting.stages import cut_engine, split_engine
     from profiler.engines.check import StagedChecks
 
     checks = StagedChecks()
     engine = cut_engine(models, name)
-    for definition in split_engine(engine, models, at, checks, half=half, replace=replace):
+    for definition in split_engine(engine, models, at, checks, replace=replace):
         typer.echo(f"{definition.name}: {definition.file}")
         typer.echo(checks.result(definition.name))
-    if half:
-        typer.echo(_halving_loss(engine, models, at))
-
-
-def _halving_loss(engine: CutEngine, models: Path, tensors: Sequence[str]) -> str:
-    """Say what 16-bit floats between the stages change."""
-    from profiler.cutting.stages import measure_halving
-    from profiler.engines.check import run_samples
-
-    loss = measure_halving(engine, models, tensors, run_samples)
-    if loss is None:
-        return "the engine has no samples.npz to measure how 16-bit floats change its answers"
-    return (
-        f"16-bit floats change the answers by {loss.largest:.2g} at most; of {loss.samples} "
-        f"samples, {loss.changed} have another likeliest class"
-    )
 
 
 def _times(

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from gateway.calls.requests.parameters import join_timings
 from gateway.entry.access.caller import Caller, Grant, Role
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.stages import EngineInStages, complete_chain, matching_stages
+from gateway.fleet.stages import EngineInStages, complete_chain
 from gateway.fleet.versions import Versions
 from synergai.core.route import Route
-from synergai.domain import REMOVED, Engine, TensorSpec, WorkerId
+from synergai.domain import REMOVED, Engine, WorkerId
 from synergai.errors import (
     EnginePending,
     EngineUnloaded,
@@ -46,22 +46,6 @@ def stage(first: int, last: int, *, end: int = 9, of: str = "a" * 64, version: s
 
 def places(stages: tuple[Engine, ...]) -> list[tuple[int, int]]:
     return [stage_positions(each.name) for each in stages]
-
-
-def test_stages_that_expect_another_datatype_are_left_out() -> None:
-    halved = replace(stage(0, 4), outputs=(TensorSpec("t4/half", "FP16", (1, 4)),))
-    others = [stage(0, 2), stage(2, 9)]
-    assert matching_stages([halved, stage(4, 9), *others]) == [halved, *others]
-    assert matching_stages([stage(0, 4), stage(4, 9)]) == [stage(0, 4), stage(4, 9)]
-
-
-def test_stages_of_an_engine_that_was_split_twice_agree_on_the_tensors_between_them() -> None:
-    half = TensorSpec("t4/half", "FP16", (1, 4))
-    halved = [replace(stage(0, 4), outputs=(half,)), replace(stage(4, 6), inputs=(half,))]
-    others = [stage(0, 2), stage(2, 4), stage(4, 9), stage(6, 9)]
-    assert matching_stages([*halved, *others]) == [*halved, stage(0, 2), stage(6, 9)]
-    exiting = [stage(0, 4)]
-    assert matching_stages([*exiting, halved[1]]) == exiting
 
 
 @pytest.mark.parametrize(

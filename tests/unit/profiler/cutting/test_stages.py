@@ -2,12 +2,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
-from onnxruntime import InferenceSession
+from onnx import helper
 
-from profiler.cutting.stages import cut_engine, measure_halving, split_engine
+from profiler.cutting.stages import cut_engine, split_engine
 from profiler.installation import add_model, stage_engine, write_definition
 from profiler.model_description import ModelDescription
 from synergai.errors import InvalidInput
@@ -31,19 +29,15 @@ def models(tmp_path: Path) -> Path:
 
 
 def save_model(path: Path, last: str) -> None:
-    save_chain(path, *(helper.make_node(kind, [], []) for kind in ("Relu", "Neg", "Sigmoid", last)))
-
-
-def save_chain(path: Path, *nodes: onnx.NodeProto, gives: int = TensorProto.FLOAT) -> None:
-    """Write a model of nodes in a row, with the tensors x, t1, t2 and so on."""
-    names = ["x", *(f"t{number + 1}" for number in range(len(nodes)))]
-    for node, (taken, given) in zip(nodes, pairwise(names), strict=True):
-        node.input[:], node.output[:] = [taken], [given]
-    first, last = (
-        helper.make_tensor_value_info(name, datatype, ["rows", 4])
-        for name, datatype in ((names[0], TensorProto.FLOAT), (names[-1], gives))
-    )
-    tiny_onnx.save_model(path, tiny_onnx.new_model(nodes, [first], [last]))
+    """Write a model of operators in a row, with the tensors x, t1, t2 and so on."""
+    kinds = ("Relu", "Neg", "Sigmoid", last)
+    names = ["x", *(f"t{number + 1}" for number in range(len(kinds)))]
+    nodes = [
+        helper.make_node(kind, [taken], [given])
+        for kind, (taken, given) in zip(kinds, pairwise(names), strict=True)
+    ]
+    ends = tiny_onnx.floats(["rows", 4], names[0], names[-1])
+    tiny_onnx.save_model(path, tiny_onnx.new_model(nodes, ends[:1], ends[1:]))
 
 
 def unchecked(_models: Path, _name: str, _model: ModelDescription) -> None:
@@ -81,47 +75,6 @@ def test_stages_of_the_same_model_have_the_same_digests(models: Path) -> None:
         for replace in (False, True)
     )
     assert [each.sha256 for each in first] == [each.sha256 for each in again]
-
-
-def test_halved_tensors_are_16_bit_floats_between_the_stages_only(models: Path) -> None:
-    engine = cut_engine(models, "net")
-    stages = split_engine(engine, models, ["t1", "t3"], unchecked, half=True)
-    x = np.linspace(0.1, 2, 4, dtype=np.float32)[np.newaxis]
-    tensors = {"x": x}
-    for stage in stages:
-        session = InferenceSession(stage.file, providers=["CPUExecutionProvider"])
-        [output] = session.get_outputs()
-        tensors = {output.name: session.run(None, tensors)[0]}
-        assert output.type == ("tensor(float)" if stage is stages[-1] else "tensor(float16)")
-    assert {stage.stage_of for stage in stages} == {engine.digest}
-    expected = 1 / (1 + np.exp(x))
-    assert 0 < np.abs(tensors["t4"] - expected).max() < 1e-3
-
-
-def test_tensors_that_are_no_32_bit_floats_cannot_be_halved(tmp_path: Path) -> None:
-    cast = helper.make_node("Cast", [], [], to=TensorProto.INT64)
-    with stage_engine(tmp_path, "net") as folder:
-        negate = helper.make_node("Neg", [], [])
-        save_chain(folder / "model.onnx", cast, negate, gives=TensorProto.INT64)
-        write_definition(folder, {})
-    with pytest.raises(InvalidInput, match="'t1' is INT64; only 32-bit floats are halved"):
-        split_engine(cut_engine(tmp_path, "net"), tmp_path, ["t1"], unchecked, half=True)
-
-
-def test_loss_of_halved_tensors_is_that_over_the_samples(models: Path) -> None:
-    ran = []
-
-    def run_samples(folder: Path, name: str) -> tuple[dict[str, np.ndarray], None]:
-        session = InferenceSession(folder / name / "model.onnx", providers=["CPUExecutionProvider"])
-        assert (folder / name / "samples.npz").exists()
-        x = np.array([[1.0, 1.0001, 0.5, 0.5], [1.0, 2.0, 3.0, 4.0]], np.float32)
-        ran.append({"t4": session.run(None, {"x": x})[0]})
-        return ran[-1], None
-
-    loss = measure_halving(cut_engine(models, "net"), models, ["t1"], run_samples)
-    assert loss is not None
-    assert loss.largest == np.abs(ran[0]["t4"] - ran[1]["t4"]).max() > 0
-    assert loss.samples == 2
 
 
 def test_no_stage_is_installed_if_one_fails_its_check(models: Path) -> None:
