@@ -98,9 +98,10 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     for each in requests:
         console.print(f"Photographs, {report.requests_line(each)}")
     console.print(f"Digits: {correct} of {total} correct, accuracy {correct / total:.2%}")
-    summary = loadgen["loadgen"]
+    figures = loadgen["loadgen"]
     console.print(
-        f"LoadGen: Result is : {summary['validity']}, {summary['qps']:.1f} queries per second, "
+        f"LoadGen: Result is : {figures['result_validity']}, "
+        f"{figures['result_qps_without_loadgen_overhead']:.1f} queries per second, "
         f"{loadgen['violations']} of {loadgen['queries']} beyond {loadgen['qos_ms']:g} ms"
     )
     if disturbance := report.disturbance(profiles):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.text import Text
@@ -14,6 +13,7 @@ from profiler.loadgen.loadgen_settings import LoadgenSettings
 from profiler.loadgen.outcome import (
     DECODER,
     DETAIL_FILE,
+    SUMMARY_FILE,
     LoadProgress,
     RunCounts,
     RunFailed,
@@ -29,7 +29,7 @@ from synergai.runtime.settings import encode_config
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -85,11 +85,11 @@ class LoadMeasurement:
     """Results of a completed run.
 
     Attributes:
-        summary: LoadGen's figures; None in accuracy mode.
+        figures: the results in LoadGen's log; None in accuracy mode.
         counts: our own counts.
     """
 
-    summary: Summary | None
+    figures: dict[str, Any] | None
     counts: RunCounts
     logs: Path
 
@@ -102,8 +102,8 @@ def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -
     log = settings.output / DETAIL_FILE
     log.unlink(missing_ok=True)  # must not be mistaken for this run's
     counts = _run(settings, report)
-    summary = read_summary(log) if settings.mode == "performance" else None
-    return LoadMeasurement(summary, counts, settings.output)
+    figures = read_results(log) if settings.mode == "performance" else None
+    return LoadMeasurement(figures, counts, settings.output)
 
 
 def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> RunCounts:
@@ -120,77 +120,24 @@ def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> R
     raise InternalError(f"LoadGen ended without a result; see {settings.output / PROCESS_LOG}")
 
 
-_PERCENTILE: Final = re.compile(r"result_([\d.]+)_percentile_latency_ns")
-_CONDITIONS: Final = {
-    "result_min_duration_met": "Min duration",
-    "result_min_queries_met": "Min queries",
-    "result_perf_constraints_met": "Performance constraints",
-    "early_stopping_met": "Early stopping",
-}
-"""Names of LoadGen's conditions, by the keys of its log."""
+_PARAMETERS: Final = f"{'=' * 48}\nTest Parameters Used"
+"""Heading of what follows the figures in LoadGen's summary."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """LoadGen's summary of a performance run.
-
-    Latencies are from issue to completion of queries; a Multi Stream query has several
-    samples, the Offline query has all of them.
-
-    Attributes:
-        validity: ``VALID`` or ``INVALID``.
-        unmet: names of LoadGen's unsatisfied conditions; empty if valid.
-        qps_with_overhead: Single Stream: queries per second over the whole run.
-        qps: Single Stream: inverse of the mean latency.
-        samples_per_second: Server and Offline: samples completed per second.
-        scheduled_per_second: Server: samples issued per second.
-        percentiles_s: latency by percentile, from 50.0 to 99.9.
-    """
-
-    scenario: str
-    mode: str
-    validity: str
-    unmet: tuple[str, ...]
-    qps_with_overhead: float | None
-    qps: float | None
-    samples_per_second: float | None
-    scheduled_per_second: float | None
-    min_s: float
-    max_s: float
-    mean_s: float
-    percentiles_s: dict[float, float]
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether LoadGen considers the run valid."""
-        return self.validity == "VALID"
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the results of a performance run in LoadGen's detail log, by its keys."""
+    found = {key: value for key, value in read_detail_log(path).items() if key.startswith("result")}
+    if "result_validity" not in found:
+        raise incomplete_log(path)
+    return found
 
 
-def read_summary(path: Path) -> Summary:
-    """Return what the detail log at `path` says of a performance run."""
-    found = read_detail_log(path)
-    completed = found.get("result_completed_samples_per_sec")
+def read_summary(path: Path) -> str:
+    """Return the figures of LoadGen's summary, without the parameters that it lists as well."""
     try:
-        return Summary(
-            scenario=found["effective_scenario"],
-            mode=found["effective_test_mode"],
-            validity=found["result_validity"],
-            unmet=tuple(name for key, name in _CONDITIONS.items() if not found.get(key, True)),
-            qps_with_overhead=found.get("result_qps_with_loadgen_overhead"),
-            qps=found.get("result_qps_without_loadgen_overhead"),
-            samples_per_second=found.get("result_samples_per_second", completed),
-            scheduled_per_second=found.get("result_scheduled_samples_per_sec"),
-            min_s=found["result_min_latency_ns"] / 1e9,
-            max_s=found["result_max_latency_ns"] / 1e9,
-            mean_s=found["result_mean_latency_ns"] / 1e9,
-            percentiles_s={
-                float(match[1]): found[key] / 1e9
-                for key in found
-                if (match := _PERCENTILE.fullmatch(key))
-            },
-        )
-    except (KeyError, TypeError):
-        raise incomplete_log(path) from None
+        return path.read_text("utf-8", "replace").partition(_PARAMETERS)[0].strip()
+    except OSError as error:
+        raise incomplete_log(path) from error
 
 
 def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:
@@ -204,28 +151,18 @@ def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[
         **to_jsonable(counts),
         "violations": counts.violations,
         "goodput": counts.goodput,
-        "loadgen": measurement.summary,
+        "loadgen": measurement.figures,
         "logs": str(measurement.logs),
     }
 
 
-_ADVICE: Final = {
-    "Min duration": "LoadGen ran out of queries; raise --queries, or in Offline --rate",
-    "Min queries": "raise --min-duration",
-    "Performance constraints": "too many queries were late; lower --rate, or raise --qos-ms",
-    "Early stopping": "too few queries for the percentile, or too many late ones; raise --queries",
-}
-"""What to do about a condition of LoadGen's that a run does not satisfy."""
-
-
 def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) -> None:
-    summary, counts = measurement.summary, measurement.counts
+    counts = measurement.counts
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
         ("scenario", settings.scenario),
         ("inputs", counts.inputs),
         ("samples", f"{counts.queries:,} in {format_seconds(counts.seconds)}"),
-        *(_loadgen_figures(summary) if summary is not None else ()),
         ("violations", _violations_text(settings, measurement)),
         ("goodput", f"{format_rate(counts.goodput)} samples/s"),
         ("logs", str(measurement.logs)),
@@ -235,23 +172,8 @@ def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) 
     if counts.measure:
         facts.append((counts.measure, f"{counts.accuracy:.2%} of {counts.evaluated:,}"))
     print_facts(facts)
-    if summary is not None:
-        typer.echo(f"Result is : {summary.validity}")
-        for condition in summary.unmet:
-            advice = _ADVICE.get(condition, "see the logs")
-            typer.echo(f"  {condition} is not satisfied: {advice}")
-
-
-def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
-    if summary.qps is not None and summary.qps_with_overhead is not None:
-        overhead = f"{format_rate(summary.qps_with_overhead)} with LoadGen's overhead"
-        yield "QPS", f"{format_rate(summary.qps)} ({overhead})"
-    if summary.samples_per_second is not None:
-        yield "LoadGen", f"{format_rate(summary.samples_per_second)} samples/s"
-    yield "mean", format_seconds(summary.mean_s)
-    for percentile in (50.0, 90.0, 99.0):
-        if percentile in summary.percentiles_s:
-            yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
+    if measurement.figures is not None:
+        typer.echo(read_summary(measurement.logs / SUMMARY_FILE))
 
 
 def _violations_text(settings: LoadgenSettings, measurement: LoadMeasurement) -> Text:

@@ -103,6 +103,7 @@ DECODER: Final[Decoder[Message]] = Decoder(Message)
 
 
 DETAIL_FILE: Final = "mlperf_log_detail.txt"
+SUMMARY_FILE: Final = "mlperf_log_summary.txt"
 _MARK: Final = ":::MLLOG "
 
 
