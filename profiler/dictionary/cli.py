@@ -64,7 +64,7 @@ def show(
     if as_json:
         print_json(shown)
     else:
-        _print_entries(shown, EngineOrigins(models))
+        print_entries(shown, EngineOrigins(models))
 
 
 def _select(
@@ -95,7 +95,8 @@ def _check_any(
         raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
 
 
-def _print_entries(shown: Sequence[ProfileEntry], origins: EngineOrigins) -> None:
+def print_entries(shown: Sequence[ProfileEntry], origins: EngineOrigins) -> None:
+    """Print a table of entries; `origins` say which of them are stale."""
     now = datetime.now(UTC)
     columns: dict[str, Sequence[str]] = {
         "engine": [entry.engine for entry in shown],

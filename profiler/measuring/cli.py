@@ -6,31 +6,22 @@ import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import typer
-from rich.text import Text
 
 from profiler.measuring.profiler_settings import ProfilerSettings
 from synergai.cli.commands import settings_command
-from synergai.cli.output import (
-    format_accuracy,
-    format_joules,
-    format_rate,
-    format_seconds,
-    format_watts,
-    print_json,
-    print_table,
-)
+from synergai.cli.output import print_json
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, to_record
 from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from profiler.dictionary.origins import EngineOrigins
     from profiler.measuring.messages import Measurement
-    from synergai.profiles.dictionary import ProfileEntry
 
 
 NOT_INSTALLED: Final = (
@@ -69,6 +60,7 @@ def profile(settings: ProfilerSettings) -> None:
     timer = choose_timer()
 
     from profiler.dictionary.files import add_to_dictionary
+    from profiler.dictionary.origins import EngineOrigins
 
     # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
@@ -80,7 +72,7 @@ def profile(settings: ProfilerSettings) -> None:
         print_json([measurement_record(measurement) for measurement in measurements])
         return
     if measurements:
-        print_measurements(measurements)
+        print_measurements(measurements, EngineOrigins(settings.models))
     typer.echo(f"dictionary: {settings.dictionary}, {used_by(settings.dictionary)}")
     if summary:
         typer.echo(summary)
@@ -159,79 +151,11 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
     }
 
 
-def print_measurements(measurements: Sequence[Measurement]) -> None:
-    """Print a table of measurements, with columns for what not all of them have."""
-    entries = [measurement.entry for measurement in measurements]
-    shown = [
-        column
-        for column in _COLUMNS
-        if column.is_shown is None or any(map(column.is_shown, entries))
-    ]
-    print_table(
-        [column.name for column in shown],
-        ([column.text(measurement) for column in shown] for measurement in measurements),
-    )
+def print_measurements(measurements: Sequence[Measurement], origins: EngineOrigins) -> None:
+    """Print the entries, and why LoadGen calls the latencies of some invalid."""
+    from profiler.dictionary.cli import print_entries
+
+    print_entries([measurement.entry for measurement in measurements], origins)
     for each in measurements:
         if reason := each.single_stream.invalid_because:
             typer.echo(f"{each.name}: the latencies are invalid for LoadGen: {reason}")
-
-
-class _Column(NamedTuple):
-    """A column of the table.
-
-    Attributes:
-        is_shown: whether an entry has something to show in it; None for all.
-    """
-
-    name: str
-    text: Callable[[Measurement], str | Text]
-    is_shown: Callable[[ProfileEntry], object] | None = None
-
-
-def _others(measurement: Measurement) -> Text:
-    return Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else "")
-
-
-def _in_batches(measurement: Measurement) -> str:
-    """Return the highest rate in batches, and their size."""
-    rates = measurement.entry.batch_qps
-    if not rates:
-        return ""
-    best = max(rates)
-    return f"{format_rate(best)} of {2 ** (rates.index(best) + 1)}"
-
-
-_COLUMNS: Final = (
-    _Column("engine", lambda each: each.entry.engine),
-    _Column(
-        "variant",
-        lambda each: each.entry.configuration.variant,
-        lambda entry: entry.configuration.variant,
-    ),
-    _Column("threads", lambda each: str(each.entry.configuration.threads or "")),
-    _Column(
-        "mode",
-        lambda each: each.entry.configuration.power_mode,
-        lambda entry: entry.configuration.power_mode,
-    ),
-    _Column(
-        "provider",
-        lambda each: each.entry.configuration.execution_provider or "CPU",
-        lambda entry: entry.configuration.execution_provider,
-    ),
-    _Column("QPS", lambda each: format_rate(each.entry.qps)),
-    _Column("in batches", _in_batches, lambda entry: entry.batch_qps),
-    _Column(
-        "accuracy",
-        lambda each: format_accuracy(each.entry),
-        lambda entry: entry.accuracy_samples,
-    ),
-    _Column("T_pre", lambda each: format_seconds(each.entry.t_pre_s)),
-    _Column("p50", lambda each: format_seconds(each.entry.latency_p50_s)),
-    _Column("p90", lambda each: format_seconds(each.entry.latency_p90_s)),
-    _Column("p99", lambda each: format_seconds(each.entry.latency_p99_s)),
-    _Column("power", lambda each: format_watts(each.entry.watts), lambda entry: entry.watts),
-    _Column("per query", lambda each: format_joules(each.entry.joules), lambda entry: entry.watts),
-    _Column("timer", lambda each: f"{each.entry.timer} {each.single_stream.validity}".strip()),
-    _Column("others", _others),
-)

@@ -1,13 +1,16 @@
 """The table of measurements."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from profiler.dictionary.origins import EngineOrigins
 from profiler.measuring.cli import print_measurements
 from profiler.measuring.messages import Measurement
 from profiler.measuring.single_stream import SingleStreamResult
+from synergai.profiles.dictionary import DISTURBED
 from tests.cores import new_entry
 
 
@@ -21,21 +24,22 @@ def measurement() -> Measurement:
 
 
 def test_a_line_below_the_table_says_why_latencies_are_invalid(
-    measurement: Measurement, capsys: pytest.CaptureFixture[str]
+    measurement: Measurement, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = dataclasses.replace(
         measurement.single_stream, validity="INVALID", invalid_because="few"
     )
-    print_measurements([measurement, replace(measurement, single_stream=result)])
+    measured = [measurement, replace(measurement, single_stream=result)]
+    print_measurements(measured, EngineOrigins(tmp_path))
     remarks = [line for line in capsys.readouterr().out.splitlines() if "few" in line]
     assert remarks == [f"{measurement.name}: the latencies are invalid for LoadGen: few"]
 
 
-def test_the_table_shows_the_highest_rate_in_batches(
-    measurement: Measurement, capsys: pytest.CaptureFixture[str]
+def test_the_table_says_which_entries_are_disturbed(
+    measurement: Measurement, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = replace(measurement.entry, batch_qps=(20.0, 45.0, 40.0))
-    print_measurements([measurement, replace(measurement, entry=entry)])
-    lines = capsys.readouterr().out.splitlines()
-    assert "in batches" in lines[0]
-    assert " 45 of 4 " in lines[-1]
+    entry = replace(measurement.entry, label=DISTURBED)
+    print_measurements([replace(measurement, entry=entry)], EngineOrigins(tmp_path))
+    heading, _, row = capsys.readouterr().out.splitlines()
+    assert "QPS" in heading
+    assert "disturbed" in row
