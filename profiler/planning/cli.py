@@ -38,8 +38,7 @@ _Planners = Annotated[
 
 
 @app.command(
-    epilog="Example: [bold]synergai plan onnx_resnet50_op11 --queries 500 --fleet fleet.toml "
-    "--explain[/bold]"
+    epilog="Example: [bold]synergai plan onnx_resnet50_op11 --queries 500 --fleet fleet.toml[/bold]"
 )
 def plan(
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
@@ -60,9 +59,6 @@ def plan(
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show all that was considered.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan where an engine runs: whole on a worker, as replicas, or in stages.
@@ -91,6 +87,6 @@ def plan(
     if as_json:
         print_json(record(answer))
     else:
-        print_answer(answer, explain=explain)
+        print_answer(answer)
     if answer.slack_s is not None and answer.slack_s < 0:
         raise typer.Exit(1)

@@ -6,20 +6,18 @@
 from __future__ import annotations
 
 import math
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from profiler.planning.enumeration import routes
-from profiler.planning.moves import seconds
 from profiler.planning.optimal import optimal_route
 from profiler.planning.plan import RoutePlan, partition, pour
 from profiler.planning.sharing import shared_routes
 from synergai.core.routes.planner import ROUTE_PLANNERS, run_search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from synergai.core.routes.deployment import Objective
     from synergai.core.routes.problem import RouteProblem
@@ -66,15 +64,6 @@ def staged_options(problem: RouteProblem, planner: str) -> list[RoutePlan]:
         ]
         options += sorted(shared, key=lambda each: each.seconds)[:1]
     return options
-
-
-def split_options(problem: RouteProblem) -> Iterator[tuple[int, RoutePlan]]:
-    """Yield each position that can be cut, with the best two workers for its sides."""
-    for end, cut_there in groupby(routes(problem, legs=2), lambda route: route.legs[0].last):
-        best = min(cut_there, key=lambda route: seconds(problem, route))
-        if end < problem.chain.end and seconds(problem, best) < math.inf:
-            workers = ", ".join(leg.worker for leg in best.legs)
-            yield end, RoutePlan(pour(problem, [best]), workers)
 
 
 def cost(problem: RouteProblem, plan: RoutePlan, objective: Objective = "throughput") -> float:

@@ -126,14 +126,10 @@ class Case:
     def configuration(self, leg: Leg) -> str:
         """Return the configuration in which it runs, or that its time is predicted."""
         if self.classes[leg.worker] in self.predicted:
-            error = self.error(leg)
+            error = self.predicted[self.classes[leg.worker]]
             return "predicted" if error is None else f"predicted, {error:.0%} off"
         times = self.times[leg.worker]
         return str(times.whole if self.is_whole(leg) else times.staged)
-
-    def error(self, leg: Leg) -> float | None:
-        """Return the error of a predicted time; None if it is not known, or not predicted."""
-        return self.predicted.get(self.classes[leg.worker])
 
     def predicted_notes(self, measured: Collection[WorkerClass] = ()) -> list[str]:
         """Say which times are predicted, and how well, but for classes that were measured since."""

@@ -86,8 +86,6 @@ def test_plan_weighs_measured_stages_against_the_whole(folder: Path) -> None:
     assert names[:4] == ["whole on edge", "whole on cloud", "replicas", "2 stages"]
     ends = {option["name"]: option["end_s"] for option in found["options"]}
     assert ends[found["choice"]] == min(ends.values())
-    seams = [cut.tensor for cut in cut_engine(folder / "models", ENGINE).cuts if cut.seam]
-    assert [split["cut"]["tensor"] for split in found["splits"]] == seams
     assert found["slack_s"] > 0
     assert all("busy machine" in note for note in found["notes"])
 

@@ -5,7 +5,9 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from profiler.planning.options import choose, cost, split_options, staged_options, whole_options
+from profiler.planning.enumeration import routes
+from profiler.planning.moves import seconds
+from profiler.planning.options import choose, cost, staged_options, whole_options
 from synergai.core.routes.deployment import Objective
 from synergai.core.routes.links import Link, Links
 from synergai.core.routes.problem import HOST_BYTES, Chain, RouteProblem, RouteWorker
@@ -59,19 +61,10 @@ def test_worker_without_the_memory_does_not_run_it_whole() -> None:
     assert [each.name for each in options] == ["whole on b"]
 
 
-def test_split_has_the_best_workers_that_have_the_memory_for_its_sides() -> None:
-    workers = [worker(name, speed, SMALL) for name, speed in (("a", 1), ("b", 2), ("c", 4))]
-    [(place, option)] = split_options(problem(*workers))
-    assert place == 2
-    assert {leg.worker for leg in option.shares[0].route.legs} == {"b", "c"}
-    assert option.latency_s == pytest.approx(0.5 / 2 + 2 * 0.01 + 0.5 / 4)
-
-
 def test_route_of_unknown_times_is_no_option() -> None:
     unknown = RouteWorker("a", ((math.inf,) * 4,) * 4)
     for planner in ("optimal", "neurosurgeon"):
         assert staged_options(problem(unknown, worker("b")), planner) == []
-    assert list(split_options(problem(unknown, worker("b")))) == []
 
 
 def test_best_route_of_each_number_of_stages_is_weighed() -> None:
@@ -79,7 +72,9 @@ def test_best_route_of_each_number_of_stages_is_weighed() -> None:
     options = staged_options(case, "optimal")
     assert [option.name for option in options] == ["2 stages", "3 stages"]
     assert [len(option.shares[0].route.legs) for option in options] == [2, 3]
-    assert options[0].seconds == min(split.seconds for _, split in split_options(case))
+    assert options[0].seconds == min(
+        seconds(case, route) for route in routes(case, legs=2) if len(route.legs) == 2
+    )
 
 
 def test_routes_side_by_side_are_weighed_for_many_queries() -> None:

@@ -79,31 +79,28 @@ def plan(unprofiled: Plan) -> Plan:
 
 
 def test_engine_is_split_where_workers_are_good_at_different_parts(plan: Plan) -> None:
-    said = plan("--explain")
-    assert said.startswith(
-        "split onnx_digits at conv1/pool over edge and cloud, which answers 80% earlier than "
-        "whole on edge\n"
-    )
-    for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
-        assert text in said
+    said = plan()
+    assert said.startswith("2 stages, 1 queries/s: ends 80% earlier than whole on edge\n")
+    [first] = (line for line in said.splitlines() if "onnx_digits.s0-3" in line)
+    [second] = (line for line in said.splitlines() if "onnx_digits.s3-11" in line)
+    assert first.startswith("edge")
+    assert "conv1/pool" in first
+    assert second.startswith("cloud")
+    assert "whole on cloud" in said
 
 
 def test_split_that_hardly_saves_time_is_chosen_for_a_deadline_only(unprofiled: Plan) -> None:
     unprofiled.know_stages(4.95, 5.05)
     assert unprofiled().startswith(
-        "do not split onnx_digits: run it whole on edge, which answers about as early as the best "
-        "route of stages"
+        "whole on edge, 0.1 queries/s: ends about as early as 2 stages\n"
     )
-    assert unprofiled("--deadline", "9.95s").startswith("split onnx_digits at conv1/pool")
+    assert unprofiled("--deadline", "9.95s").startswith("2 stages, 0.202 queries/s: ends 1% earl")
 
 
 def test_replicas_are_chosen_over_stages_where_workers_are_alike(plan: Plan) -> None:
     plan.fleet.write_text(FLEET.replace("agx", "x86"))
     said = plan("--queries", 10)
-    assert said.startswith(
-        "do not split onnx_digits: run it whole on edge and cloud, which ends 41% earlier "
-        "than the best route of stages"
-    )
+    assert said.startswith("replicas, 0.2 queries/s: ends 41% earlier than 2 stages\n")
 
 
 def test_missed_deadline_is_told_and_exits_with_1(plan: Plan) -> None:
@@ -114,7 +111,7 @@ def test_missed_deadline_is_told_and_exits_with_1(plan: Plan) -> None:
 def test_class_without_times_of_stages_runs_the_engine_whole(unprofiled: Plan) -> None:
     unprofiled.know(entry(ENGINE, "x86", 1.0))
     said = unprofiled(fleet=False)
-    assert "run it whole on x86, the only worker" in said
+    assert said.startswith("whole on x86, 1 queries/s: the only worker\n")
     assert "'synergai profile --stages --engines onnx_digits' measures them" in said
 
 
@@ -129,9 +126,8 @@ def test_times_of_a_class_without_profile_are_predicted_with_the_command_that_me
     assert said.count("predicted, ") == said.count("onnx_digits.s0-3  ") == 1
     answer = json.loads(plan("--json"))
     legs = {leg["worker"]: leg for leg in answer["options"][-1]["routes"][0]["legs"]}
-    assert legs["edge"]["predicted"]
-    assert legs["edge"]["error"] > 0
-    assert not legs["cloud"]["predicted"]
+    assert "predicted" in legs["edge"]["configuration"]
+    assert "predicted" not in legs["cloud"]["configuration"]
 
 
 def test_times_that_an_agent_has_measured_are_predicted_with(plan: Plan) -> None:
@@ -189,14 +185,14 @@ def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
 
 def test_queries_of_a_worker_take_no_hop_to_it(plan: Plan) -> None:
     found = json.loads(plan("--source", "edge", "--json"))
-    hops = {
-        option["name"]: [(hop["from"], hop["to"]) for hop in option["routes"][0]["hops"]]
+    sent_s = {
+        option["name"]: option["latency_s"]
+        - sum(leg["seconds"] for leg in option["routes"][0]["legs"])
         for option in found["options"]
-        if option["routes"][0]["hops"][0]["seconds"] == 0
     }
-    assert hops["whole on edge"] == [("edge", "edge"), ("edge", "edge")]
-    assert hops["2 stages"] == [("edge", "edge"), ("edge", "cloud"), ("cloud", "edge")]
-    assert "whole on cloud" not in hops
+    assert sent_s["whole on edge"] == 0
+    assert sent_s["2 stages"] > 0
+    assert sent_s["whole on cloud"] > 0
 
 
 def test_times_of_a_busy_machine_are_told(unprofiled: Plan) -> None:
@@ -218,7 +214,7 @@ def test_engine_is_cut_at_its_exits_and_counts_the_queries_that_continue(
         [each for each in answer["options"] if each["name"] == "2 stages"]
         for answer in (found, without)
     )
-    assert len(without["splits"]) > len(found["splits"]) == 1
+    assert [leg["ends_at"] for leg in split["routes"][0]["legs"]] == ["conv1/pool", ""]
     assert (former["interval_s"], split["interval_s"]) == (1.0, 1.0)
     assert former["latency_s"] == pytest.approx(2.0, abs=0.01)
     assert split["latency_s"] == pytest.approx(1.25, abs=0.01)
@@ -239,7 +235,7 @@ def test_graphs_are_read_in_a_child_process_only(plan: Plan) -> None:
     )
     command = [sys.executable, "-c", program, ENGINE, "--json", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["splits"]
+    assert json.loads(done.stdout)["choice"] == "2 stages"
 
 
 @pytest.mark.parametrize(
