@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from profiler.measuring.host_client import HostClient
-from profiler.zoo.variants import CheckedVariant
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import BackendMissing, EngineUnusable, Unavailable
 from synergai.models.definition import ADVICE
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT_S: Final = 300.0
-_ACCURACY_S: Final = 60.0
-"""Time after which no further samples are run to measure an accuracy."""
-_CHUNK: Final = 100
 
 
 def check_engine(models: Path, name: str) -> EngineDescription:
@@ -66,32 +61,6 @@ def run_samples(
                 labels.append(response.parameters[LABEL].int64_param)
     joined = {output: np.concatenate(arrays) for output, arrays in rows.items()}
     return joined, np.array(labels, np.int64) if labels else None
-
-
-def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
-    """Load a variant of an engine once, and run the engine's samples."""
-    session = Session(EngineName(name), Configuration(1, variant=variant))
-    labelled = correct = 0
-    give_up_at = time.monotonic() + _ACCURACY_S
-    try:
-        with HostClient(models, session, timeout=_TIMEOUT_S) as host:
-            ready = host.ready
-            count = 0 if ready.unverified else ready.samples
-            for first in range(0, count, _CHUNK):
-                tally = host.run_samples(first, min(_CHUNK, count - first)).tally
-                labelled += tally.labelled
-                correct += tally.correct
-                if not tally.labelled or time.monotonic() > give_up_at:
-                    break
-    except Unavailable as error:
-        raise EngineUnusable(f"variant {variant!r} of {name!r} cannot be run: {error}") from None
-    return CheckedVariant(
-        inputs=ready.inputs,
-        outputs=ready.outputs,
-        unverified=printable(ready.unverified),
-        labelled=labelled,
-        correct=correct,
-    )
 
 
 class StagedChecks:

@@ -25,18 +25,15 @@ def variants(
 ) -> None:
     """Make an 8-bit variant of each ONNX model of an engine.
 
-    The integers are calibrated on the engine's samples. Each variant is loaded as an agent does,
-    and its accuracy is measured if the samples have labels. The engine stays usable; agents find
-    the new variants.
+    The integers are calibrated on the engine's samples. Each variant is run on them, and its
+    accuracy is measured if they have labels. The engine stays usable; agents find the new variants.
     """
-    from profiler.engines.check import check_variant
     from profiler.zoo.variants import make_variants
 
     console = Console(stderr=True)
     definition = make_variants(
         models,
         name,
-        check_variant,
         lambda text: console.print(text, markup=False, highlight=False),
     )
     print_table(

@@ -1,29 +1,31 @@
 """Making of 8-bit variants of an engine's ONNX models.
 
-New variants are made in a hidden copy of the engine and checked there in engine hosts. Their files
-are moved into the folder ``variants`` of the engine before its engine.toml names them, so that the
-engine can be loaded at every instant, and an interruption leaves it as it was.
+New variants are made and checked in a folder of their own. Their files are moved into the folder
+``variants`` of the engine before its engine.toml names them, so that the engine can be loaded at
+every instant, and an interruption leaves it as it was.
 """
 
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from profiler.installation import link_file, read_other_keys, staging_folder, write_definition
+from profiler.installation import read_other_keys, staging_folder, write_definition
+from profiler.model_description import describe
 from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import VariantKeys, read_definition
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
+from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE
+from synergai.models.processing import CLASSES, ClassPostprocessor
 from synergai.models.samples import load_samples
 from synergai.names import split_version
 from synergai.runtime.text import pip_install
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
+    from synergai.models.samples import Samples
 
     Sample = Mapping[str, NDArray[Any]]
 
@@ -47,173 +49,131 @@ FOLDER: Final = "variants"
 """Folder in the engine's, in which readers of the model directory look for no model."""
 _SUFFIX: Final = ".onnx"
 _DIGEST_CHARS: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedVariant:
-    """Results of running a variant.
-
-    Attributes:
-        unverified: why it is not known to work; empty if it is.
-        labelled: number of labelled samples that it was run on.
-        correct: number of these that it answered correctly.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    unverified: str = ""
-    labelled: int = 0
-    correct: int = 0
-
-
-VariantCheck: TypeAlias = "Callable[[Path, str, str], CheckedVariant]"
-"""Runs a variant of an engine in a model directory on the engine's samples, in an engine host."""
+_ACCURACY_SAMPLES: Final = 1000
+"""Most labelled samples that a variant is run on; `synergai profile` runs all."""
 
 
 def make_variants(
-    models: Path,
-    name: str,
-    check: VariantCheck,
-    say: Callable[[str], object] = lambda _: None,
+    models: Path, name: str, say: Callable[[str], object] = lambda _: None
 ) -> EngineDefinition:
-    """Add an 8-bit variant of each model of an engine; return the engine."""
+    """Add an 8-bit variant of each ONNX model of an engine; return the engine."""
     definition, folder = _find(models, name)
+    variants = _variants(definition, folder)
+    wanted = _wanted(definition, folder, variants)
     try:
-        with staging_folder(models, split_version(name)[0]) as staging:
-            workshop = _Workshop(definition, folder, staging, check, say)
-            workshop.make()
-            _install(workshop.folder, folder)
+        with staging_folder(models, split_version(name)[0]) as work:
+            made = _make(definition, folder, wanted, work, say)
+            keys = [*(made.sources.get(each.name, each) for each in variants), *made.variants]
+            tables = {"variants": [each.to_table() for each in keys]}
+            write_definition(work, read_other_keys(folder) | tables)
+            (folder / FOLDER).mkdir(exist_ok=True)
+            for each in made.variants:
+                (work / Path(each.file).name).replace(folder / each.file)
+            (work / DEFINITION_FILE).replace(folder / DEFINITION_FILE)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
     return ModelDirectory(models).get(name)
 
 
-class _Workshop:
-    """Makes variants in a copy of an engine.
+class _Made(NamedTuple):
+    """New variants, and those that they were made of by name, with their accuracies."""
 
-    Args:
-        staging: an empty folder, which becomes the model directory of the copy.
-    """
+    variants: list[VariantKeys]
+    sources: dict[str, VariantKeys]
 
-    def __init__(
-        self,
-        definition: EngineDefinition,
-        original: Path,
-        staging: Path,
-        check: VariantCheck,
-        say: Callable[[str], object],
-    ) -> None:
-        self._definition = definition
-        self._original = original
-        self._staging = staging
-        self._name = split_version(definition.name)[0]
-        self.folder = staging / self._name
-        self._check = check
-        self._say = say
-        self._variants = _variants(definition, original)
-        self._made: list[str] = []
 
-    def make(self) -> None:
-        """Make the variants, check them, and describe them in the copy's engine.toml."""
-        sources = self._definition.variants or (self._definition,)
-        if not any(each.file.suffix == _SUFFIX for each in sources):
-            raise InvalidInput(
-                f"engine {self._definition.name!r} is not an ONNX model: variants can be made of "
-                "ONNX models only"
-            )
-        if self._definition.samples is None:
-            raise InvalidInput(
-                f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
-                "integers on; put one into its folder, with an array for each input of the model"
-            )
-        wanted = self._wanted()
-        if not wanted:
-            known = ", ".join(each.name for each in self._variants)
-            raise InvalidInput(
-                f"engine {self._definition.name!r} has these variants already: {known}; to make "
-                "one again, remove it first from its engine.toml"
-            )
-        self._copy()
-        first = self._definition.of_variant("").variant or FULL
-        like = self._measure(first)
-        self._quantise(wanted, like)
-        self._write()
-        for name in self._made:
-            _check_alike(name, self._measure(name), like)
-        self._write()
+def _wanted(
+    definition: EngineDefinition, folder: Path, variants: Sequence[VariantKeys]
+) -> dict[str, VariantKeys]:
+    """Return the models to quantise, by the name of the variant that is made of each."""
+    sources = definition.variants or (definition,)
+    if not any(each.file.suffix == _SUFFIX for each in sources):
+        raise InvalidInput(
+            f"engine {definition.name!r} is not an ONNX model: variants can be made of ONNX models "
+            "only"
+        )
+    if definition.samples is None:
+        raise InvalidInput(
+            f"engine {definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit integers on; put "
+            "one into its folder, with an array for each input of the model"
+        )
+    names = {each.name for each in variants}
+    found: dict[str, VariantKeys] = {}
+    for each in variants:
+        name, source = INT8 if each.name == FULL else f"{each.name}-{INT8}", folder / each.file
+        if not _is_int8(each.name) and source.suffix == _SUFFIX and source.is_file():
+            found[name] = each
+    found = {name: each for name, each in found.items() if name not in names}
+    if not found:
+        raise InvalidInput(
+            f"engine {definition.name!r} has these variants already: "
+            f"{', '.join(each.name for each in variants)}; to make one again, remove it first from "
+            "its engine.toml"
+        )
+    if len(variants) + len(found) > MAX_VARIANTS:
+        raise InvalidInput(f"an engine has at most {MAX_VARIANTS} variants")
+    return found
 
-    def _copy(self) -> None:
-        """Give the copy the files of the engine, as links where possible."""
-        (self.folder / FOLDER).mkdir(parents=True)
-        files = {self._original / each.file: each.file for each in self._variants}
-        if self._definition.samples is not None:
-            files[self._definition.samples] = SAMPLES_FILE
-        for file, name in files.items():
-            if file.is_file():
-                target = self.folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                link_file(file, target)
-        self._write()
 
-    def _measure(self, name: str) -> CheckedVariant:
-        """Check a variant, and set its accuracy if there are labels."""
-        self._say(f"checking {name}")
-        checked = self._check(self._staging, self._name, name)
-        if checked.labelled:
-            position = self._position(name)
-            self._variants[position] = replace(
-                self._variants[position],
-                accuracy=round(checked.correct / checked.labelled, 6),
-                origin=Origin.MEASURED,
-            )
-        return checked
+def _make(
+    definition: EngineDefinition,
+    folder: Path,
+    wanted: Mapping[str, VariantKeys],
+    work: Path,
+    say: Callable[[str], object],
+) -> _Made:
+    """Make variants in a folder, and check them there."""
+    made = _Made([], {})
+    refused: InvalidInput | None = None
+    for name, source in wanted.items():
+        original, file = folder / source.file, work / f"{name}{_SUFFIX}"
+        like = describe(original)
+        samples = load_samples(definition, like.contents.inputs)
+        say(f"quantising {source.name}")
+        try:
+            quantise(original, file, samples.inputs)
+        except InvalidInput as error:  # such as one that is quantised already
+            refused = refused or error
+            continue
+        say(f"checking {name}")
+        found = describe(file)
+        for what in ("inputs", "outputs"):
+            if getattr(found.contents, what) != getattr(like.contents, what):
+                raise InvalidInput(f"variant {name!r} was made with other {what} than its engine's")
+        path = f"{FOLDER}/{name}-{found.digest[:_DIGEST_CHARS]}{_SUFFIX}"
+        keys = VariantKeys(name=name, file=path, sha256=found.digest)
+        made.variants.append(_measured(keys, file, definition, samples))
+        made.sources[source.name] = _measured(source, original, definition, samples)
+        file.rename(work / Path(path).name)
+    if refused is not None and not made.variants:
+        raise refused
+    return made
 
-    def _wanted(self) -> dict[str, VariantKeys]:
-        """Return the models to quantise, by the name of the variant that is made of each."""
-        found: dict[str, VariantKeys] = {}
-        for each in self._variants:
-            name = INT8 if each.name == FULL else f"{each.name}-{INT8}"
-            source = self._original / each.file
-            if _is_int8(each.name) or source.suffix != _SUFFIX or not source.is_file():
-                continue
-            if not self._has(name):
-                found[name] = each
-        return found
 
-    def _quantise(self, wanted: Mapping[str, VariantKeys], like: CheckedVariant) -> None:
-        samples = load_samples(self._definition, like.inputs).inputs
-        refused: InvalidInput | None = None
-        for name, each in wanted.items():
-            self._say(f"quantising {each.name}")
-            file = self.folder / FOLDER / f"{name}{_SUFFIX}"
-            try:
-                quantise(self.folder / each.file, file, samples)
-            except InvalidInput as error:  # such as one that is quantised already
-                refused = refused or error
-            else:
-                self._add(name, file)
-        if refused is not None and not self._made:
-            raise refused
+def _measured(
+    variant: VariantKeys, file: Path, definition: EngineDefinition, samples: Samples
+) -> VariantKeys:
+    """Run a variant on samples; return it with its accuracy if they have labels."""
+    import onnxruntime
 
-    def _add(self, name: str, file: Path) -> None:
-        """Add a variant; its file is named by its digest."""
-        found = digest(file)
-        target = file.with_name(f"{name}-{found[:_DIGEST_CHARS]}{_SUFFIX}")
-        file.replace(target)
-        keys = VariantKeys(name=name, file=f"{FOLDER}/{target.name}", sha256=found)
-        if len(self._variants) == MAX_VARIANTS:
-            raise InvalidInput(f"an engine has at most {MAX_VARIANTS} variants")
-        self._variants.append(keys)
-        self._made.append(name)
-
-    def _has(self, name: str) -> bool:
-        return any(each.name == name for each in self._variants)
-
-    def _position(self, name: str) -> int:
-        return [each.name for each in self._variants].index(name)
-
-    def _write(self) -> None:
-        _write(self._original, self.folder, self._variants)
+    labels = samples.labels
+    inputs = samples.inputs[: CALIBRATION_SAMPLES if labels is None else _ACCURACY_SAMPLES]
+    try:
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        answers = [session.run(None, each)[0] for each in inputs]
+    except Exception as error:  # the runtime raises many kinds
+        raise InvalidInput(f"variant {variant.name!r} does not work: {error}") from error
+    if labels is None:
+        return variant
+    if definition.postprocess == CLASSES:
+        classes = ClassPostprocessor(describe(file).contents.outputs)
+        [output] = classes.required_outputs
+        predicted = [int(classes.derive({output: each})[0]) for each in answers]
+    else:
+        predicted = [int(each.argmax()) for each in answers]
+    right = sum(map(operator.eq, predicted, labels.tolist()))
+    accuracy = round(right / len(predicted), 6)
+    return replace(variant, accuracy=accuracy, origin=Origin.MEASURED)
 
 
 def _find(models: Path, name: str) -> tuple[EngineDefinition, Path]:
@@ -239,39 +199,8 @@ def _variants(definition: EngineDefinition, folder: Path) -> list[VariantKeys]:
     return list(read_definition(own if own.exists() else folder.parent / DEFINITION_FILE).variants)
 
 
-def _write(original: Path, folder: Path, variants: Sequence[VariantKeys]) -> None:
-    """Write an engine.toml with the variants, and otherwise the keys of the original folder."""
-    keys = read_other_keys(original)
-    write_definition(folder, keys | {"variants": [each.to_table() for each in variants]})
-
-
-def _install(staged: Path, folder: Path) -> None:
-    """Move new files, and then engine.toml, into an engine's folder; remove unused files."""
-    variants = folder / FOLDER
-    made = sorted((staged / FOLDER).glob(f"*{_SUFFIX}"))
-    if made:
-        variants.mkdir(exist_ok=True)
-    for file in made:
-        if not (variants / file.name).exists():
-            file.replace(variants / file.name)
-    (staged / DEFINITION_FILE).replace(folder / DEFINITION_FILE)
-    used = {folder / each.file for each in read_definition(folder / DEFINITION_FILE).variants}
-    for file in variants.glob(f"*{_SUFFIX}"):
-        if file not in used:
-            file.unlink()
-
-
 def _is_int8(name: str) -> bool:
     return name == INT8 or name.endswith(f"-{INT8}")
-
-
-def _check_alike(name: str, checked: CheckedVariant, like: CheckedVariant) -> None:
-    """Check that a new variant can serve as its engine."""
-    for what in ("inputs", "outputs"):
-        if getattr(checked, what) != getattr(like, what):
-            raise InvalidInput(f"variant {name!r} was made with other {what} than its engine's")
-    if checked.unverified and not like.unverified:
-        raise InvalidInput(f"variant {name!r} does not work: {checked.unverified}")
 
 
 CALIBRATION_SAMPLES: Final = 256

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from profiler.dictionary.files import load_dictionary
-from profiler.engines.check import check_variant
 from profiler.installation import write_definition
 from profiler.measuring.cli import profile
 from profiler.measuring.conditions import DISTURBED_SHARE
@@ -24,7 +23,6 @@ from profiler.measuring.profiler_settings import ProfilerSettings
 from profiler.zoo import recipes as zoo
 from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable
 from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
 from tests.waiting import has_ended, wait_until
@@ -129,10 +127,6 @@ def test_variant_that_cannot_be_measured_costs_only_itself(tmp_path: Path) -> No
     assert entry.configuration == Configuration(threads=1, variant="full")
     # The labels of samples 0 and 3 are wrong.
     assert (entry.accuracy, entry.accuracy_samples) == (0.6, 5)
-    checked = check_variant(tmp_path / "models", "family", "full")
-    assert (checked.correct, checked.labelled) == (3, 5)
-    with pytest.raises(EngineUnusable, match="broken"):
-        check_variant(tmp_path / "models", "family", "broken")
 
 
 def test_a_variant_without_its_file_is_named_before_the_search(

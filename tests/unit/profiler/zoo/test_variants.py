@@ -1,5 +1,6 @@
 """8-bit variants of engines, and the quantisation that makes them."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,44 +13,18 @@ from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn
 from profiler.installation import write_definition
 from profiler.zoo import variants
 from profiler.zoo.onnx_graph import OnnxGraph, ValueInfo, write_model
-from profiler.zoo.variants import CheckedVariant, make_variants, quantise
-from synergai.domain import Origin, TensorSpec
+from profiler.zoo.variants import make_variants, quantise
+from synergai.domain import Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import write_samples
 
 SHAPE = Shape(size=4, channels=(4, 4), strides=(1, 2), classes=2)
-RIGHT = CheckedVariant(
-    inputs=(TensorSpec(INPUT, "UINT8", (-1, 1, 4, 4)),),
-    outputs=(TensorSpec("logits", "FP32", (-1, 2)),),
-    labelled=8,
-    correct=6,
-)
 
 
 def images(count: int = 32) -> Images:
     pixels = np.random.default_rng(1).integers(0, 255, (count, 4, 4)).astype(np.uint8)
     return Images(pixels, (pixels[:, 0, 0] > 127).astype(np.int64))
-
-
-class Checks:
-    """Stands for engine hosts; records what is checked, and which files the engine has then."""
-
-    def __init__(self, models: Path) -> None:
-        self.asked: list[str] = []
-        self.results: dict[str, CheckedVariant | Exception] = {}
-        self.loadable: list[bool] = []
-        self._models = models
-
-    def __call__(self, models: Path, name: str, variant: str) -> CheckedVariant:
-        self.asked.append(variant)
-        ModelDirectory(models).get(name).of_variant(variant).verified_digest()
-        for engine in ModelDirectory(self._models).engines():
-            self.loadable.append(bool(engine.of_variant("").verified_digest()))
-        result = self.results.get(variant, RIGHT)
-        if isinstance(result, Exception):
-            raise result
-        return result
 
 
 @pytest.fixture
@@ -61,105 +36,141 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def checks(models: Path) -> Checks:
-    return Checks(models)
-
-
 def put(folder: Path, file: str = "model.onnx") -> None:
     write_model(folder / file, StridedCnn.initial(SHAPE, seed=1).to_onnx())
     data = images(8)
     write_samples(folder, {INPUT: data.pixels[:, None], "labels": data.labels})
 
 
-def test_engine_gets_an_int8_variant_and_keeps_its_model_and_keys(
-    models: Path, checks: Checks
-) -> None:
+def test_engine_gets_an_int8_variant_and_keeps_its_model_and_keys(models: Path) -> None:
     before = (models / "net/model.onnx").read_bytes()
-    checks.results["int8"] = replace(RIGHT, correct=5)
+    said: list[str] = []
 
-    engine = make_variants(models, "net", checks)
+    engine = make_variants(models, "net", said.append)
 
     full, int8 = engine.variants
-    assert (full.name, full.file, full.accuracy) == ("full", models / "net/model.onnx", 0.75)
-    assert (int8.name, int8.accuracy, int8.origin) == ("int8", 0.625, Origin.MEASURED)
-    assert int8.file.parent == models / "net/variants"
+    assert (full.name, full.file) == ("full", models / "net/model.onnx")
+    assert (full.accuracy, full.origin) == (share_of_right_answers(full.file), Origin.MEASURED)
+    assert (int8.name, int8.file.parent) == ("int8", models / "net/variants")
+    assert (int8.accuracy, int8.origin) == (share_of_right_answers(int8.file), Origin.MEASURED)
     assert engine.of_variant("int8").verified_digest() == int8.sha256
     assert (engine.title, engine.max_batch) == ("a net", 4)
     assert before == full.file.read_bytes()
-    assert checks.asked == ["full", "int8"]
-    assert all(checks.loadable)
+    assert said == ["quantising full", "checking int8"]
     assert [path.name for path in models.iterdir()] == ["net"], "nothing is left behind"
 
 
-def test_variants_are_made_once(models: Path, checks: Checks) -> None:
-    make_variants(models, "net", checks)
-    checks.asked.clear()
+def share_of_right_answers(file: Path) -> float:
+    data = images(8)
+    session = onnxruntime.InferenceSession(file)
+    answers = session.run(None, {INPUT: data.pixels[:, None]})[0].argmax(axis=1)
+    return float((answers == data.labels).mean())
+
+
+def test_variants_are_made_once(models: Path) -> None:
+    make_variants(models, "net")
+    said: list[str] = []
     with pytest.raises(InvalidInput, match="has these variants already: full, int8; to make"):
-        make_variants(models, "net", checks)
-    assert checks.asked == [], "nothing is loaded for an error that is known before"
+        make_variants(models, "net", said.append)
+    assert said == [], "nothing is made for an error that is known before"
 
 
+def a_failing_model() -> onnx.ModelProto:
+    graph = OnnxGraph("failing", 13)
+    graph.node("Cast", [INPUT], "f", to=onnx.TensorProto.FLOAT)
+    graph.weight("rows", np.array([5, 2], np.int64))  # a sample has 16 elements
+    graph.node("Reshape", ["f", "rows"], "logits")
+    pixels = ValueInfo(element=onnx.TensorProto.UINT8, shape=["n", 1, 4, 4])
+    return graph.model({INPUT: pixels}, {"logits": ValueInfo(shape=["n", 2])})
+
+
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        (
+            StridedCnn.initial(replace(SHAPE, classes=3), seed=1).to_onnx(),
+            "made with other outputs",
+        ),
+        (a_failing_model(), "variant 'int8' does not work"),
+    ],
+)
 def test_variant_with_other_tensors_or_that_fails_changes_nothing(
-    models: Path, checks: Checks
+    models: Path, monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, fault: str
 ) -> None:
     before = {path: path.read_bytes() for path in (models / "net").iterdir()}
-    faults: tuple[CheckedVariant | Exception, ...] = (
-        replace(RIGHT, outputs=(TensorSpec("logits", "FP32", (-1, 3)),)),
-        replace(RIGHT, unverified="the model fails on its samples.npz"),
-        EngineUnusable("it crashed"),
+    monkeypatch.setattr(
+        variants, "quantise", lambda _source, target, _samples: write_model(target, model)
     )
-    said = ("other outputs than its engine's", "does not work: the model fails", "it crashed")
-    for fault, text in zip(faults, said, strict=True):
-        checks.results["int8"] = fault
-        with pytest.raises((InvalidInput, EngineUnusable), match=text):
-            make_variants(models, "net", checks)
-        assert {path: path.read_bytes() for path in (models / "net").iterdir()} == before
-        assert [path.name for path in models.iterdir()] == ["net"]
+    with pytest.raises(InvalidInput, match=fault):
+        make_variants(models, "net")
+    assert {path: path.read_bytes() for path in (models / "net").iterdir()} == before
+    assert [path.name for path in models.iterdir()] == ["net"]
 
 
-def test_interruption_before_the_definition_changes_nothing_that_is_read(
-    models: Path, checks: Checks, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), InvalidInput),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_interruption_before_the_definition_changes_nothing(
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: BaseException,
+    raised: type[BaseException],
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise fault
 
     with monkeypatch.context() as patched:
-        patched.setattr(variants, "_install", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            make_variants(models, "net", checks)
+        patched.setattr(variants, "write_definition", interrupted)
+        with pytest.raises(raised):
+            make_variants(models, "net")
     assert ModelDirectory(models).get("net").variants == ()
-    assert len(make_variants(models, "net", checks).variants) == 2
+    assert not (models / "net/variants").exists()
+    assert len(make_variants(models, "net").variants) == 2
 
 
-def test_engine_without_labels_has_variants_without_accuracy(models: Path, checks: Checks) -> None:
-    for name in ("full", "int8"):
-        checks.results[name] = replace(RIGHT, labelled=0, correct=0)
-    engine = make_variants(models, "net", checks)
+def test_engine_without_labels_has_variants_without_accuracy(models: Path) -> None:
+    write_samples(models / "net", {INPUT: images(8).pixels[:, None]})
+    engine = make_variants(models, "net")
     assert [each.accuracy for each in engine.variants] == [0.5, None]
 
 
-def test_version_gets_variants_of_its_own(models: Path, checks: Checks) -> None:
+def test_classes_with_a_background_are_compared_with_labels_without_it(models: Path) -> None:
+    with_background = StridedCnn.initial(replace(SHAPE, classes=1001), seed=1).to_onnx()
+    write_model(models / "net/model.onnx", with_background)
+    (models / "net/engine.toml").write_text('postprocess = "classes"\n')
+    pixels = images(8).pixels[:, None]
+    session = onnxruntime.InferenceSession(models / "net/model.onnx")
+    labels = session.run(None, {INPUT: pixels})[0].argmax(axis=1) - 1
+    write_samples(models / "net", {INPUT: pixels, "labels": labels})
+    full, _ = make_variants(models, "net").variants
+    assert full.accuracy == 1.0
+
+
+def test_version_gets_variants_of_its_own(models: Path) -> None:
     (models / "net/2").mkdir()
     put(models / "net/2", "other.onnx")
 
-    engine = make_variants(models, "net/2", checks)
+    engine = make_variants(models, "net/2")
 
     assert [each.name for each in engine.variants] == ["full", "int8"]
     assert engine.max_batch == 4, "from the engine's folder"
     assert ModelDirectory(models).get("net").variants == ()
 
 
-def test_engine_without_samples_or_onnx_model_has_no_variants(models: Path, checks: Checks) -> None:
+def test_engine_without_samples_or_onnx_model_has_no_variants(models: Path) -> None:
     (models / "net/samples.npz").unlink()
     with pytest.raises(InvalidInput, match=r"no samples\.npz .* put one into its folder"):
-        make_variants(models, "net", checks)
+        make_variants(models, "net")
     (models / "net/model.onnx").rename(models / "net/model.tflite")
     with pytest.raises(InvalidInput, match="is not an ONNX model"):
-        make_variants(models, "net", checks)
+        make_variants(models, "net")
     (models / "net/model.tflite").unlink()
     with pytest.raises(EngineUnusable, match="has no model file"):
-        make_variants(models, "net", checks)
+        make_variants(models, "net")
 
 
 def a_model(operator: str) -> onnx.ModelProto:
