@@ -152,8 +152,7 @@ async def build_agents(
 
     rollouts = Rollouts(fleet.versions, fleet.model_control.load, write_policies)
     stack.push_async_callback(rollouts.close)
-    rules = WorkerRules(config.state, storage.save_state)
-    stack.push_async_callback(rules.close)
+    rules = WorkerRules()
     stages = fleet.catalogue.stages
     pacer = Pacer(
         BYTES_PER_S,
@@ -193,9 +192,7 @@ async def build_agents(
     # In case the start fails; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
     if access is not None:
-        await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
-    base.tasks.start(rules.watch(hub.review))
     store.follow(engines.follow_store)
     return AgentComponents(hub, engines, work_streams, placements, copies, pacer, rollouts)
 

@@ -3,7 +3,7 @@
 A backup is a folder with the files of a state directory that have to outlive it. The order in which
 they are copied keeps it consistent: a job is in the journal after its inputs, and its results are
 on disk before the journal counts them, so the journal comes first. Policies come after the store,
-whose versions they hold back, and enrolments last.
+whose versions they hold back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile
 from gateway.journal import archive
 from gateway.journal.data_store import DIRECTORY
@@ -38,8 +37,7 @@ _FOLDERS: Final = (
     "store/engines",  # before the content that the records name
     "store/content",
 )
-_SMALL_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
-_RESTORED: Final = (DATABASE, DIRECTORY, "store", "dictionary.db", *_SMALL_FILES)
+_RESTORED: Final = (DATABASE, DIRECTORY, "store", "dictionary.db", POLICY_FILE)
 """What a restore replaces: everything whose name begins so."""
 _LIST: Final = "backup.json"
 _SETTINGS: Final = "settings"
@@ -84,8 +82,7 @@ def back_up(state: Path, target: Path, settings: Path | None = None) -> Backup:
         if dictionary_path(state).exists():
             with DictionaryStore(dictionary_path(state)) as dictionary:
                 dictionary.copy(dictionary_path(copy))
-        for name in _SMALL_FILES:
-            _copy_tree(state / name, copy / name)
+        _copy_tree(state / POLICY_FILE, copy / POLICY_FILE)
         if settings is not None:
             if not settings.is_dir():
                 raise NotFound(f"there is no folder {settings} with settings")
@@ -159,7 +156,6 @@ def _check(staged: Path, source: Path) -> None:
     """Check the files of a backup as a gateway would at its start."""
     if (staged / DATABASE).exists() and (fault := archive.find_fault(staged / DATABASE)):
         raise InvalidInput(f"{source / DATABASE} cannot be restored: {fault}")
-    EnrolmentStore(source).workers()
     PolicyFile(source).read()
     if dictionary_path(staged).exists():
         with DictionaryStore(dictionary_path(staged)) as store:

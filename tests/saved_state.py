@@ -3,11 +3,11 @@
 ``python -m tests.saved_state`` saves that of this version in ``tests/saved_states``. It is of a
 gateway that was killed, with
 
-- an enrolled worker,
 - two versions of an engine in the store, of which the first is pinned,
 - a job that runs, and one over inputs that waits.
 """
 
+import hashlib
 import subprocess
 import sys
 import tarfile
@@ -27,6 +27,7 @@ FOLDER: Final = Path(__file__).with_name("saved_states")
 WORKER: Final = "w1"
 QUERIES: Final = 100_000
 INPUTS: Final = 100
+TOKEN: Final = "t" * 32
 ACCESS: Final = f"""
 [[grants]]
 to = ["anonymous"]
@@ -34,30 +35,28 @@ roles = ["infer", "submit", "observe", "operate"]
 
 [[workers]]
 id = "{WORKER}"
+token_sha256 = "{hashlib.sha256(TOKEN.encode()).hexdigest()}"
 """
 _LEFT_OUT: Final = ("gateway/journal.reserve", "gateway/uploads", f"{WORKER}/fetched")
 
 
-def start(fleet: LocalFleet, token: Path | None = None) -> None:
-    """Start a gateway and a worker, which is enrolled already or has a token."""
-    table = fleet.directory / "access.toml"
+def start(fleet: LocalFleet) -> None:
+    """Start a gateway and a worker."""
+    table, token = fleet.directory / "access.toml", fleet.directory / "token"
     table.write_text(ACCESS)
     models = fleet.directory / "models"
     models.mkdir(exist_ok=True)
     fleet.start_gateway(["--access", str(table)])
-    options = ["--threads", "1"]
-    if token is not None:
-        options += ["--enrolment-token-file", str(token)]
+    token.write_text(TOKEN)
+    options = ["--threads", "1", "--enrolment-token-file", str(token)]
     fleet.start_agent(WORKER, models=models, options=options)
 
 
 def save(target: Path) -> None:
     """Save the state of this version."""
     with TemporaryDirectory() as name, LocalFleet(Path(name)) as fleet:
-        folder, state, token = Path(name), Path(name) / "gateway", Path(name) / "token"
-        state.mkdir()
-        token.write_text(_run("gateway", "enroll", "--state", str(state)))
-        start(fleet, token)
+        folder = Path(name)
+        start(fleet)
         at = ("--target", fleet.address)
         for number in (1, 2):
             put_version(folder / "versions", number)

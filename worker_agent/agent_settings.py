@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from worker_agent.power.controller import PowerMode
 
 TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
-"""Environment variable with an enrolment token."""
+"""Environment variable with the token of `enrolment_token_file`."""
 
 
 def _default_worker_id() -> str:
@@ -217,8 +217,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     ] = HUB
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     state: Annotated[
-        Path,
-        "State directory, which holds the cache of engine descriptions and the worker's secret.",
+        Path, "State directory, which holds the cache of engine descriptions and fetched engines."
     ] = msgspec.field(default_factory=agent_state)
     tls_ca: Annotated[
         Path | None, "CA certificate (PEM) to verify the gateway with; enables TLS."
@@ -229,8 +228,8 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     tls_key: Annotated[Path | None, "Private key (PEM) of --tls-cert."] = None
     enrolment_token_file: Annotated[
         Path | None,
-        "File with an enrolment token of the gateway, which the agent exchanges for a "
-        "secret at its first registration; not needed afterwards.",
+        "File with the token that the gateway's access table has a row for, from 'synergai access "
+        "token ID --worker'.",
     ] = None
     drain_s: Annotated[
         float, "Seconds to complete outstanding work when the agent is stopped.", Meta(ge=0)

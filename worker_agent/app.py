@@ -55,7 +55,7 @@ async def build_parts(
         os.environ[OPERATORS_VARIABLE] = os.pathsep.join(settings.onnx_operators)
     # Removed from the environment, for the same reason.
     token = os.environ.pop(TOKEN_VARIABLE, "") if link is None else ""
-    hub = HubClient(link or open_link(config, token=token))
+    hub = HubClient(link or open_link(config, token))
     config.state.mkdir(parents=True, exist_ok=True)
     if link is None:
         _lock_state(config.state, stack)
@@ -90,7 +90,7 @@ async def build_parts(
 
 
 def _lock_state(state: Path, stack: AsyncExitStack) -> None:
-    """Keep the state directory, whose secret and engines are one agent's, until `stack` closes."""
+    """Keep the state directory, whose engines are one agent's, until `stack` closes."""
     lock = lock_directory(state, "agent.lock")
     if lock is None:
         raise Unavailable(

@@ -67,8 +67,7 @@ class Entry(Struct, kw_only=True):
     """One line of the log, in its order. Values have no tensors, tokens or secrets, and are cut.
 
     Attributes:
-        credential: how the caller authenticated: ``token``, ``jwt``, ``certificate``, ``secret``
-            or ``none``.
+        credential: how the caller authenticated: ``token``, ``jwt``, ``certificate`` or ``none``.
         result: name of the gRPC status code.
     """
 
@@ -245,11 +244,11 @@ class AuditedCall:
         elif change:
             self.end(result)
 
-    def end(self, result: str = "OK", reason: str = "") -> None:
+    def end(self, result: str = "OK") -> None:
         """Record the end of a call that changes something."""
-        self._audit.record_change(self._entry(result, reason))
+        self._audit.record_change(self._entry(result))
 
-    def _entry(self, result: str, reason: str) -> Entry:
+    def _entry(self, result: str, reason: str = "") -> Entry:
         caller = current_caller()
         return Entry(
             caller=self.worker or caller.name,

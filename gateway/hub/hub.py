@@ -9,6 +9,7 @@ dispatched to others.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.entry.access.authenticator import peer_certificate
-from gateway.entry.access.workers import JoiningWorker, WorkerRules, sha256
+from gateway.entry.access.workers import JoiningWorker, WorkerRules
 from gateway.entry.audit import current_call
 from gateway.fleet.worker import ConnectedWorker, Order, WorkerPower
 from gateway.hub.connections import AgentConnection, AgentConnections, HeartbeatMonitor
@@ -145,23 +146,20 @@ class Hub:
             registration = read_control(message)
             if not isinstance(registration, Registration):
                 raise ProtocolViolation("the first message must be `register`")
-            await self._register(connection, registration, context)
+            self._register(connection, registration, context)
 
     # --- registration -----------------------------------------------------------------------
 
-    async def _register(
+    def _register(
         self, connection: AgentConnection, registration: Registration, context: ServerCall | None
     ) -> None:
         call = current_call()
         worker = worker_from_registration(registration, context, self._clock.now())
-        joining, enrolled = None, False
+        joining = None
         if context is not None:
             joining = joining_worker(registration, context)
-            if registration.enrolment_token:  # which is not spent on an id that is taken
-                self._check_vacant(worker)
-            enrolled = await self._rules.admit(joining, registration.enrolment_token)
             if (refusal := self._rules.refusal(joining)) is not None:
-                raise refusal  # the rules have changed since
+                raise refusal
             if call is not None:
                 call.credential = self._rules.proof(joining)
         set_removed(worker, self._placements.removed(registration.fetched))
@@ -177,7 +175,7 @@ class Hub:
         connection.control.put(hub_pb2.GatewayControl(registered=registered))
         self._placements.send(connection)
         if call is not None:
-            call.end(reason="enrolled" if enrolled else "")
+            call.end()
         _log.info(
             "worker %s of class %s registered with %s, agent %s",
             worker.id,
@@ -199,9 +197,6 @@ class Hub:
     def set_rules(self, rows: tuple[AllowedWorkers, ...] | None) -> None:
         """Set the access table's rows for workers, and apply them to the connected ones."""
         self._rules.set_rows(rows)
-        self.review()
-
-    def review(self) -> None:
         for connection, worker in self._connections.registered():
             if connection.joining is None:
                 continue
@@ -272,17 +267,17 @@ def worker_from_registration(
 
 def joining_worker(registration: Registration, context: ServerCall) -> JoiningWorker:
     peer = context.peer
-    has_secret = bool(registration.secret or registration.enrolment_token)
-    if has_secret and not (peer.is_encrypted or peer.is_local):
+    token = registration.token
+    if token and not (peer.is_encrypted or peer.is_local):
         raise Unauthenticated(
-            "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
+            "a worker's token is only accepted over TLS or loopback: give the agent --tls-ca"
         )
     certificate = peer_certificate(peer.certificate)
     return JoiningWorker(
         id=registration.worker_id,
         worker_class=registration.worker_class,
         certificate_names=certificate.alternative_names if certificate else frozenset(),
-        secret_sha256=sha256(registration.secret) if registration.secret else b"",
+        token_sha256=hashlib.sha256(token.encode()).hexdigest() if token else "",
     )
 
 

@@ -1,8 +1,8 @@
 """State of the leader that the next one continues with, in the database that they share.
 
-It is in small files of the state directory and in the dictionary: gateways and commands read and
-change them there. The database has each file and each profile as a document. Inputs, results and
-engines are too large for it, and belong on storage that all gateways mount.
+It is in the version policies and in the dictionary: gateways and commands read and change them in
+the state directory. The database has the policies and each profile as a document. Inputs, results
+and engines are too large for it, and belong on storage that all gateways mount.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from gateway.entry.access.workers import ENROLMENTS_FILE
 from gateway.fleet.versions import POLICY_FILE
 from gateway.journal.store import JournalBroken, StoreFull
 from synergai.errors import SynergaiError
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
-_FILES: Final = (POLICY_FILE, ENROLMENTS_FILE)
 _PROFILE: Final = "profile "
 """Beginning of the names of profiles."""
 
@@ -40,7 +38,7 @@ class StateDocuments:
     """The documents of a state directory, and of its dictionary. Every method blocks."""
 
     def __init__(self, directory: Path, dictionary: Path) -> None:
-        self._paths = [directory / name for name in _FILES]
+        self._policies = directory / POLICY_FILE
         dictionary.parent.mkdir(parents=True, exist_ok=True)
         self._dictionary = DictionaryStore(dictionary)
         self._profiles: dict[str, str] | None = None
@@ -48,18 +46,16 @@ class StateDocuments:
     def read(self) -> dict[str, str]:
         if self._profiles is None or self._dictionary.changed_by_others():
             self._profiles = {_name(entry): _text(entry) for entry in self._dictionary.load()}
-        return self._profiles | {
-            path.name: path.read_text() for path in self._paths if path.exists()
-        }
+        policies = {POLICY_FILE: self._policies.read_text()} if self._policies.exists() else {}
+        return self._profiles | policies
 
     def write(self, documents: Mapping[str, str]) -> None:
         """Replace the documents, which are durable then."""
-        for path in self._paths:
-            text = documents.get(path.name)
-            if text is None:
-                path.unlink(missing_ok=True)
-            elif not path.exists() or path.read_text() != text:
-                write_atomic(path, text, 0o600)
+        policies = documents.get(POLICY_FILE)
+        if policies is None:
+            self._policies.unlink(missing_ok=True)
+        elif not self._policies.exists() or self._policies.read_text() != policies:
+            write_atomic(self._policies, policies, 0o600)
         # Deleted first: a predicted profile, for one, does not replace a measured one.
         self._dictionary.delete(lambda entry: documents.get(_name(entry)) != _text(entry))
         known = {_name(entry) for entry in self._dictionary.load()}

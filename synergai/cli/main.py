@@ -62,7 +62,7 @@ APPLICATIONS: Final = {
     ),
     "access": Application(
         "gateway.entry.access.cli:app",
-        "Make tokens for clients, and check the access table of a gateway.",
+        "Make tokens for clients and workers, and check the access table of a gateway.",
         _SERVE,
         "gateway",
     ),

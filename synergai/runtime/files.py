@@ -165,12 +165,10 @@ class StateFile(Generic[T]):
         self.path = path
         self._kind = kind
         self._remedy = remedy
-        self._stamp: tuple[int, int, int] | None = None
 
     def read(self) -> T | None:
         """Return the value; None if there is no file."""
         try:
-            self._stamp = self._stat()
             content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
             if content.version != _VERSION:
                 raise StateUnusable(
@@ -195,16 +193,8 @@ class StateFile(Generic[T]):
             write_atomic(self.path, f"{text.decode()}\n", _PRIVATE)
             # A command that root runs must not keep the service, which is another user, from it.
             own_like(self.path.parent, self.path)
-            self._stamp = self._stat()
         except OSError as error:
             raise StateUnusable(f"{self.path} cannot be written: {error.strerror}") from error
-
-    def changed(self) -> bool:
-        """Return whether the file was replaced since it was last read or written here."""
-        try:
-            return self._stat() != self._stamp
-        except OSError as error:
-            raise StateUnusable(f"{self.path} cannot be read: {error.strerror}") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -220,13 +210,6 @@ class StateFile(Generic[T]):
             yield
         finally:
             os.close(descriptor)
-
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 @contextmanager

@@ -210,8 +210,7 @@ class Register(_message.Message):
     POWER_MODE_FIELD_NUMBER: _builtins.int
     METER_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
-    SECRET_FIELD_NUMBER: _builtins.int
-    ENROLMENT_TOKEN_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
@@ -236,13 +235,8 @@ class Register(_message.Message):
     """power meter; empty if there is none"""
     instance: _builtins.str
     """random, the same as long as the agent's process runs"""
-    secret: _builtins.str
-    """Proof of the worker's identity, sent over TLS or loopback only. The agent chooses the secret,
-    at random, and keeps it; a gateway that requires enrolment records its hash when it accepts
-    the token, which can be used once.
-    """
-    enrolment_token: _builtins.str
-    """empty once the secret is recorded"""
+    token: _builtins.str
+    """proves its identity; over TLS or loopback only"""
     memory_limit_bytes: _builtins.int
     """of all engines together; 0 if there is none"""
     memory_enforcement: _builtins.str
@@ -305,8 +299,7 @@ class Register(_message.Message):
         power_mode: _builtins.str = ...,
         meter: _builtins.str = ...,
         instance: _builtins.str = ...,
-        secret: _builtins.str = ...,
-        enrolment_token: _builtins.str = ...,
+        token: _builtins.str = ...,
         memory_limit_bytes: _builtins.int = ...,
         memory_enforcement: _builtins.str = ...,
         backends: _abc.Iterable[_builtins.str] | None = ...,
@@ -322,7 +315,7 @@ class Register(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "fetched", b"fetched", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peer_certificate", b"peer_certificate", "peer_port", b"peer_port", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "fetched", b"fetched", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "peer_certificate", b"peer_certificate", "peer_port", b"peer_port", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "token", b"token", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

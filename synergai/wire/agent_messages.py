@@ -48,8 +48,8 @@ _MAX_DETAIL: Final = 1000
 _MAX_PORT: Final = 65535
 _MAX_PEERS: Final = 1024
 _SHA256_BYTES: Final = 32
-_MIN_SECRET: Final = 32
-_MAX_SECRET: Final = 256
+_MIN_TOKEN: Final = 32
+_MAX_TOKEN: Final = 256
 
 
 class ProtocolViolation(InvalidInput):
@@ -63,7 +63,7 @@ class Registration(Struct, frozen=True, kw_only=True):
         configurations: for all of its engines, so none names a variant.
         session_bytes: memory of sessions that it has loaded before.
         fetched: those of its engines that it has from the store.
-        secret: proof of its identity, like the `enrolment_token`; empty without one.
+        token: proof of its identity; empty without one.
         peer_port: port at which agents pull tensors from it; 0 without one.
     """
 
@@ -87,8 +87,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...]
     power_mode: str
     meter: str
-    secret: str
-    enrolment_token: str
+    token: str
     peer_port: int
     peer_certificate: bytes
     fetched: frozenset[EngineName]
@@ -355,11 +354,8 @@ def _check_sizes(message: hub_pb2.Register, where: str) -> None:
 
 def _check_connection(message: hub_pb2.Register, where: str) -> None:
     """Check what a worker proves its identity with, and where others reach it."""
-    for text in filter(None, (message.secret, message.enrolment_token)):
-        if not _MIN_SECRET <= len(text) <= _MAX_SECRET:
-            raise InvalidInput(
-                f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} characters"
-            )
+    if message.token and not _MIN_TOKEN <= len(message.token) <= _MAX_TOKEN:
+        raise InvalidInput(f"a worker's token must have {_MIN_TOKEN} to {_MAX_TOKEN} characters")
     certificate_bytes = len(message.peer_certificate)
     if message.peer_port > _MAX_PORT or certificate_bytes not in (0, _SHA256_BYTES):
         raise InvalidInput(f"{where} has an invalid peer port or certificate")

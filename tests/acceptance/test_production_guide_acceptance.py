@@ -40,13 +40,10 @@ certificate = "ops.example.org"
 to = ["ops"]
 roles = ["operate"]
 """
-OPEN_TO_ENROLLED_WORKERS: Final = """
+OPEN_TO_CLIENTS: Final = """
 [[grants]]
 to = ["anonymous"]
 roles = ["infer", "submit", "observe", "operate"]
-
-[[workers]]
-id = "w*"
 """
 INPUTS: Final = 3000
 FILLER: Final = "/var/lib/synergai-gateway/filler"
@@ -62,7 +59,7 @@ TESTED: Final = {
 class Machine:
     """A gateway with two workers, for which the guide's commands are executed.
 
-    With an access table, the workers are enrolled.
+    With an access table, each worker has a row with its token.
     """
 
     def __init__(self, folder: Path, access: str = "") -> None:
@@ -76,6 +73,8 @@ class Machine:
         if access:
             table = folder / "etc" / "access.toml"
             table.write_text(access)
+            for name in ("w1", "w2"):
+                self.shell(f"synergai access token {name} --worker > {name}.token 2>> {table}")
             self._options = ["--access", str(table)]
         build(ENGINE, self.models)
         self.state.mkdir(parents=True, exist_ok=True)
@@ -83,10 +82,7 @@ class Machine:
         for name in ("w1", "w2"):
             options = ["--threads", "1"]
             if access:
-                token = folder / f"{name}.token"
-                printed = self.shell("synergai gateway enroll --state /var/lib/synergai-gateway")
-                token.write_text(printed.splitlines()[0])
-                options += ["--enrolment-token-file", str(token)]
+                options += ["--enrolment-token-file", str(folder / f"{name}.token")]
             self.fleet.start_agent(name, models=self.models, options=options)
         self.fleet.wait_for_workers(2)
 
@@ -192,8 +188,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def enrolled(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path, OPEN_TO_ENROLLED_WORKERS)
+def restricted(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path, OPEN_TO_CLIENTS)
     with machine.fleet:
         yield machine
 
@@ -272,8 +268,8 @@ def latest(machine: Machine) -> str:
         return client.infer("times", {"x": [1.0]}, deadline=30.0).version
 
 
-def test_lost_state_is_restored_with_the_fleet_its_pin_and_its_jobs(enrolled: Machine) -> None:
-    machine, versions = enrolled, enrolled.folder / "versions"
+def test_lost_state_is_restored_with_the_fleet_its_pin_and_its_jobs(restricted: Machine) -> None:
+    machine, versions = restricted, restricted.folder / "versions"
     for version in (1, 2):
         put_version(versions, version)
     machine.shell(f"synergai engines push {versions}/times/1 --version 1")
@@ -291,7 +287,7 @@ def test_lost_state_is_restored_with_the_fleet_its_pin_and_its_jobs(enrolled: Ma
         assert not machine.has_ended(job)
     machine.shell("synergai engines rollout times --latest")
     wait_until(lambda: latest(machine) == "2")
-    machine.run("Lost state")  # waits for both workers, whose tokens were used up
+    machine.run("Lost state")  # waits for both workers
     wait_until(lambda: latest(machine) == "1")
     for each, queries in ((job, QUERIES), (own, INPUTS)):
         machine.assert_complete(each, queries)

@@ -27,7 +27,7 @@ from synergai.wire.status import error_from_call
 from synergai.wire.work_messages import Orders, decode_orders
 from synergai.wire.work_socket import WorkSocket
 from synergai.wire.writes import keep_status
-from worker_agent.hub_client.identity import NO_CREDENTIALS, Credentials, WorkerIdentity
+from worker_agent.hub_client.identity import read_token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -47,12 +47,12 @@ _ENDED: Final = "the connection to the gateway has ended"
 
 
 def open_link(config: AgentSettings, token: str = "") -> RemoteHub:
-    """Return the link to the gateway, with an enrolment token unless there is a file with it."""
+    """Return the link to the gateway, with the worker's token unless there is a file with it."""
     hub = RemoteHub(
         config.gateway,
         config.max_message_bytes,
         partial(ClientTls.read, config.tls_ca, config.tls_cert, config.tls_key),
-        WorkerIdentity(config.state, config.enrolment_token_file, token),
+        partial(read_token, config.enrolment_token_file, token),
         LatestLeader(config.state),
     )
     hub.check()
@@ -62,10 +62,11 @@ def open_link(config: AgentSettings, token: str = "") -> RemoteHub:
 class RemoteHub:
     """A hub at one of several addresses, which are tried in turn; implements `HubLink`.
 
-    TLS is read before each attempt, because certificate files may be renewed.
+    TLS and token are read before each attempt, because their files may be renewed.
 
     Args:
         targets: the addresses, separated by commas.
+        read_token: returns what proves the worker's identity; empty for nothing.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class RemoteHub:
         targets: str,
         max_message_bytes: int,
         read_tls: Callable[[], ClientTls] = ClientTls,
-        identity: WorkerIdentity | None = None,
+        read_token: Callable[[], str] = str,
         leader: LatestLeader | None = None,
     ) -> None:
         # The next one to try comes first.
@@ -82,15 +83,14 @@ class RemoteHub:
         self.target = self._targets[0]
         self._max_message_bytes = max_message_bytes
         self._read_tls = read_tls
-        self._identity = identity
+        self._read_token = read_token
         self._leader = leader
 
     def check(self) -> None:
         """Check, before anything is started, that the agent can connect."""
         tls = self._read_tls()
-        presented = [self._presents_credentials(tls, target) for target in self._targets]
-        if self._identity is not None and any(presented):
-            self._identity.check()
+        for target in self._targets:
+            self._token_for(target, tls)
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[RemoteConnection, None]:
@@ -98,7 +98,7 @@ class RemoteHub:
         self.target = self._targets[0]
         self._targets.rotate(-1)
         tls = await asyncio.to_thread(self._read_tls)
-        credentials = await asyncio.to_thread(self._read_credentials, tls)
+        token = await asyncio.to_thread(self._token_for, self.target, tls)
         options = rpc.channel_options(self._max_message_bytes)
         async with (
             open_channel(self.target, [*options, _OWN_CONNECTION], tls.channel) as channel,
@@ -110,15 +110,11 @@ class RemoteHub:
                 self.target,
                 self._max_message_bytes,
                 tls.socket,
-                credentials,
+                token,
                 self._accepted,
             )
             try:
                 yield connection
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._identity is not None:
-                    await asyncio.to_thread(self._identity.refused)
-                raise
             finally:
                 connection.close()
 
@@ -141,24 +137,15 @@ class RemoteHub:
     async def _accepted(self, registered: hub_pb2.Registered) -> None:
         if self._leader is not None and registered.cluster:
             await asyncio.to_thread(self._leader.follow, registered.cluster, registered.epoch)
-        if self._identity is not None:
-            await asyncio.to_thread(self._identity.accepted)
 
-    def _read_credentials(self, tls: ClientTls) -> Credentials:
-        """Return the worker's credentials, which are sent over TLS or loopback only."""
-        if self._identity is None or not self._presents_credentials(tls, self.target):
-            return NO_CREDENTIALS
-        return self._identity.read()
-
-    def _presents_credentials(self, tls: ClientTls, target: str) -> bool:
-        """Return whether the worker's credentials are sent to an address, if it has any."""
-        if tls.channel is not None or is_loopback(target.rpartition(":")[0]):
-            return True
-        if self._identity is not None and self._identity.enrols:
+    def _token_for(self, target: str, tls: ClientTls) -> str:
+        """Return the worker's token, which is sent over TLS or loopback only; empty for none."""
+        token = self._read_token()
+        if token and tls.channel is None and not is_loopback(target.rpartition(":")[0]):
             raise InvalidInput(
-                f"an enrolment token is not sent to {target} without encryption: use TLS (--tls-ca)"
+                f"the worker's token is not sent to {target} without encryption: use TLS (--tls-ca)"
             )
-        return False
+        return token
 
 
 class RemoteConnection:
@@ -171,13 +158,13 @@ class RemoteConnection:
         target: str,
         max_message_bytes: int,
         tls: ssl.SSLContext | None = None,
-        credentials: Credentials = NO_CREDENTIALS,
+        token: str = "",
         on_accepted: Callable[[hub_pb2.Registered], Awaitable[None]] | None = None,
     ) -> None:
         self._host = target.rpartition(":")[0].strip("[]")
         self._max_message_bytes = max_message_bytes
         self._tls = tls
-        self._credentials = credentials
+        self._token = token
         self._on_accepted = on_accepted
         # The stubs of grpc.aio leave the types of a raw stream open.
         control: Any = channel.stream_stream(
@@ -200,7 +187,7 @@ class RemoteConnection:
         self._target = target
 
     def authenticate(self, register: hub_pb2.Register) -> None:
-        register.secret, register.enrolment_token = self._credentials
+        register.token = self._token
 
     async def read(self) -> hub_pb2.GatewayControl:
         message = await self._control.read()

@@ -14,6 +14,7 @@ from gateway.entry.access.caller import ANONYMOUS, Grant
 from gateway.entry.access.table import AccessTable, AllowedClient, read_access_table
 from synergai.cli.output import print_table
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,33 +25,56 @@ _TOKEN_BYTES: Final = 32
 
 @app.callback()
 def _access() -> None:
-    """Make tokens for clients, and check the access table of a gateway."""
+    """Make tokens for clients and workers, and check the access table of a gateway."""
 
 
 @app.command(epilog="Example: [bold]synergai access token ada > ada.token 2>> access.toml[/bold]")
 def token(
-    name: Annotated[str, typer.Argument(help="Name of the client.")],
+    name: Annotated[str, typer.Argument(help="Name of the client, or id of the worker.")],
     tenant: Annotated[str, typer.Option(help="Tenant of the client. Default: its name.")] = "",
+    worker: Annotated[bool, typer.Option("--worker", help="Make it for a worker.")] = False,
 ) -> None:
     """Print a new random token, and the rows for the access table on standard error.
 
     The table has only the hash of the token, so that the token cannot be shown again.
     """
+    if worker and tenant:
+        raise InvalidInput("workers have no tenant: leave out --tenant or --worker")
     made = secrets.token_urlsafe(_TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
+    rows = _worker_rows(name, digest) if worker else _client_rows(name, digest, tenant)
+    # All of it may be appended to the table: 2>>access.toml.
+    typer.echo("\n".join(rows), err=True)
+    typer.echo("\n# The token is shown only once.\n", err=True)
+    typer.echo(made)
+
+
+def _client_rows(name: str, digest: str, tenant: str) -> list[str]:
     try:
         AllowedClient(name=name, tenant=tenant, token_sha256=digest)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
-    rows = ["[[clients]]", f'name = "{name}"', f'token_sha256 = "{digest}"']
-    if tenant:
-        rows.insert(2, f'tenant = "{tenant}"')
-    grant = ["[[grants]]", f'to = ["{name}"]', 'roles = ["infer"]']
-    # All of it may be appended to the table: 2>>access.toml.
-    typer.echo("# Rows for the access table; give the client the roles that it needs.\n", err=True)
-    typer.echo("\n".join([*rows, "", *grant]), err=True)
-    typer.echo("\n# The token is shown only once.\n", err=True)
-    typer.echo(made)
+    return [
+        "# Rows for the access table; give the client the roles that it needs.\n",
+        "[[clients]]",
+        f'name = "{name}"',
+        *([f'tenant = "{tenant}"'] if tenant else ()),
+        f'token_sha256 = "{digest}"',
+        "",
+        "[[grants]]",
+        f'to = ["{name}"]',
+        'roles = ["infer"]',
+    ]
+
+
+def _worker_rows(name: str, digest: str) -> list[str]:
+    validate_name(name, "worker id")
+    return [
+        "# Row for the access table; limit the engines of the worker if it must not serve all.\n",
+        "[[workers]]",
+        f'id = "{name}"',
+        f'token_sha256 = "{digest}"',
+    ]
 
 
 @app.command(epilog="Example: [bold]synergai access check access.toml[/bold]")

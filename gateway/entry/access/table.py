@@ -101,17 +101,21 @@ class AllowedWorkers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         digests: digests that each of these engines, or of their versions ``NAME/N``, may have;
             engines that are not listed may have any.
+        token_sha256: SHA-256 of the agent's token, in hexadecimal digits.
         certificate: subject alternative name that the agent's certificate must have, in which
-            ``{id}`` and ``{class}`` stand for the worker's; None requires enrolment instead.
+            ``{id}`` and ``{class}`` stand for the worker's.
     """
 
     id: str
     worker_class: str = ANY
     engines: tuple[str, ...] = (ANY,)
     digests: dict[str, frozenset[Sha256]] = {}
+    token_sha256: Sha256 | None = None
     certificate: str | None = None
 
     def __post_init__(self) -> None:
+        if (self.token_sha256 is None) == (self.certificate is None):
+            raise ValueError(f"worker {self.id!r} needs either token_sha256 or certificate")
         if self.certificate is None:
             return
         # Otherwise one certificate could stand for several workers or classes.

@@ -89,7 +89,7 @@ class LeaderCandidate:
                 f"SET tcp_user_timeout = {lease}"
             )
             epoch = self._begin_epoch()
-            return PostgresqlStore(self._session, self._clock, self._directory, *epoch)
+            return PostgresqlStore(self._session, self._clock, *epoch)
         except Exception as error:
             raise self._session.failure(error) from error
 

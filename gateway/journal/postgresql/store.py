@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from contextlib import suppress
@@ -10,7 +9,6 @@ from functools import cache
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gateway.journal.files import hold_cluster
 from gateway.journal.operations import Accept, check_repeated
 from gateway.journal.postgresql.session import DatabaseSession, where
 from gateway.journal.store import Deposed, JournalBroken, Operation, Row, RuleViolated, is_disk_full
@@ -20,7 +18,6 @@ from synergai.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from synergai.runtime.clock import Clock
 
@@ -133,10 +130,7 @@ _PROBE: Final = (
 class PostgresqlStore:
     """Database of the gateway that leads it, since an epoch began."""
 
-    def __init__(
-        self, session: DatabaseSession, clock: Clock, directory: Path, epoch: int, cluster: str
-    ) -> None:
-        self._leading = hold_cluster(directory)
+    def __init__(self, session: DatabaseSession, clock: Clock, epoch: int, cluster: str) -> None:
         self.epoch = epoch
         self.cluster = cluster
         self.place = where(session.url)
@@ -181,7 +175,6 @@ class PostgresqlStore:
 
     def close(self) -> None:
         """End the session, and with it the leadership."""
-        os.close(self._leading)
         self._session.close()
 
     def _lost(self, error: Exception) -> JournalBroken:

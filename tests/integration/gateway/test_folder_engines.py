@@ -15,7 +15,14 @@ from synergai.client.store import StoredEngine
 from synergai.models.manifest import Package, pack
 from synergai.v1 import common_pb2, hub_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in
-from tests.integration.gateway.test_gateway_store import MODEL, _token, folder, push, wanted
+from tests.integration.gateway.test_gateway_store import (
+    MODEL,
+    TOKEN,
+    TOKEN_KEY,
+    folder,
+    push,
+    wanted,
+)
 from tests.waiting import until
 
 NET = "net"
@@ -203,14 +210,14 @@ async def test_engine_whose_file_the_access_table_does_not_allow_its_worker_is_n
     table.write_text(
         '[[grants]]\nto = ["anonymous"]\nroles = ["operate", "observe"]\n'
         '[[workers]]\nid = "*"\nworker_class = "*"\n'
+        f"{TOKEN_KEY}"
         f'[workers.digests]\nnet = ["{"0" * 64}"]\n'
     )
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(Gateway(config_in(tmp_path, access=table)))
         agents = [agent_with(gateway, "a", package), agent_with(gateway, "b", None)]
         for agent in agents:
-            token = await asyncio.to_thread(_token, tmp_path / "state")
-            agent.register.secret, agent.register.enrolment_token = "s" * 40, token
+            agent.register.token = TOKEN
             await stack.enter_async_context(agent)
         [a, _] = agents
         await a.until(lambda: a.asked == [NET])

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import io
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,7 +14,6 @@ import grpc
 import pytest
 
 from gateway.entry.access.caller import UNRESTRICTED
-from gateway.entry.access.workers import EnrolmentStore
 from gateway.hub.store.store import EngineStore
 from gateway.hub.store.transfers import PushKey
 from gateway.server import Gateway
@@ -28,6 +26,9 @@ from tests.integration.gateway.conftest import FakeAgent, config_in, described
 
 MODEL: Final = bytes(range(256)) * 4096
 """A few chunks."""
+TOKEN: Final = "t" * 32
+TOKEN_KEY: Final = f'token_sha256 = "{hashlib.sha256(TOKEN.encode()).hexdigest()}"\n'
+"""The worker's proof, in its row of the access table."""
 
 
 def folder(path: Path, model: bytes = MODEL) -> Path:
@@ -250,15 +251,15 @@ async def test_allow_list_of_a_worker_limits_what_is_placed_on_it(tmp_path: Path
     table.write_text(
         '[[grants]]\nto = ["anonymous"]\nroles = ["operate", "observe"]\n'
         '[[workers]]\nid = "w"\nworker_class = "*"\nengines = ["net"]\n'
+        f"{TOKEN_KEY}"
         f'[workers.digests]\nnet = ["{digest}"]\n'
     )
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(Gateway(config_in(tmp_path, access=table)))
         client = await stack.enter_async_context(Client(gateway.address))
-        token = await asyncio.to_thread(_token, tmp_path / "state")
         agent = FakeAgent(gateway.hub_address, "w")
         agent.register.backends.append("onnxruntime")
-        agent.register.secret, agent.register.enrolment_token = "s" * 40, token
+        agent.register.token = TOKEN
         await stack.enter_async_context(agent)
         await push(client, package)
         await push(client, other, version=2)
@@ -267,12 +268,6 @@ async def test_allow_list_of_a_worker_limits_what_is_placed_on_it(tmp_path: Path
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await agent.fetch(other.manifest.model_sha256)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-
-
-def _token(state: Path) -> str:
-    now = time.time()
-    store = EnrolmentStore(state)
-    return store.issue("", "", now + 600, now)
 
 
 async def test_refused_upload_raises_the_reason_and_stops_reading(

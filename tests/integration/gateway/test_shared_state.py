@@ -7,23 +7,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.entry.access.workers import EnrolmentStore, sha256
 from gateway.fleet.versions import PolicyFile, VersionPolicy
-from gateway.journal.files import check_leads
 from gateway.journal.shared_state import SharedState
 from synergai.domain import Configuration
-from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.runtime.paths import dictionary_path
 from tests.cores import new_entry
 from tests.journals import Journals
 from tests.postgresql import PostgresqlServer
-
-SECRET = sha256("secret")
 
 
 def entry(threads: int, qps: float = 10.0) -> ProfileEntry:
@@ -60,20 +53,16 @@ def states(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a", tmp_path / "b"
 
 
-async def test_next_leader_continues_with_policies_enrolments_and_profiles(
+async def test_next_leader_continues_with_policies_and_profiles(
     url: str, states: tuple[Path, Path]
 ) -> None:
     first, second = states
-    token = EnrolmentStore(first).issue("", "", 1e12, 0.0)  # before the first leader starts
     async with leading(url, first) as shared:
-        EnrolmentStore(first).enrol(token, "edge-1", "nx", SECRET, 1.0)
         await PolicyFile(first).write({"echo": VersionPolicy(base="2")})
         with DictionaryStore(dictionary_path(first)) as store:
             store.put_all([entry(1), entry(2), entry(4)])
         await shared.save()
     async with leading(url, second):
-        [worker] = EnrolmentStore(second).workers()
-        assert worker.is_proved_by("nx", SECRET)
         assert PolicyFile(second).read() == {"echo": VersionPolicy(base="2")}
         assert profiles(second) == profiles(first) == [entry(1), entry(2), entry(4)]
 
@@ -106,45 +95,10 @@ async def test_change_by_a_command_is_recorded_while_the_gateway_runs(
     first, second = states
     async with leading(url, first) as shared:
         following = asyncio.create_task(shared.follow())
-        command = ["enroll", "--state", str(first)]
-        token = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout.strip()
+        with DictionaryStore(dictionary_path(first)) as store:  # as a command does
+            store.put_all([entry(1)])
         while not await shared._journal.documents():  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
         following.cancel()
     async with leading(url, second):
-        EnrolmentStore(second).enrol(token, "edge-1", "nx", SECRET, 1.0)
-
-
-async def test_next_leader_knows_a_revocation_by_a_command(
-    url: str, states: tuple[Path, Path]
-) -> None:
-    first, second = states
-    async with leading(url, first) as shared:
-        store = EnrolmentStore(first)
-        store.enrol(store.issue("", "", 1e12, 0.0), "edge-1", "nx", SECRET, 1.0)
-        await shared.save()
-        before = await shared._journal.documents()
-        following = asyncio.create_task(shared.follow())
-        command = ["workers", "revoke", "edge-1", "--state", str(first)]
-        assert (await asyncio.to_thread(CliRunner().invoke, app, command)).exit_code == 0
-        while await shared._journal.documents() == before:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.02)
-        following.cancel()
-    async with leading(url, second):
-        [worker] = EnrolmentStore(second).workers()
-        assert not worker.is_proved_by("nx", SECRET)
-
-
-async def test_command_is_refused_where_the_gateway_does_not_lead(
-    url: str, states: tuple[Path, Path]
-) -> None:
-    first, second = states
-    check_leads(first)  # a gateway of its own, or one that has never led
-    async with leading(url, first):
-        check_leads(first)
-    async with leading(url, second):
-        check_leads(second)
-        with pytest.raises(InvalidInput, match="does not lead: run the command on the leader's"):
-            check_leads(first)
-        done = CliRunner().invoke(app, ["workers", "revoke", "edge-1", "--state", str(first)])
-        assert isinstance(done.exception, InvalidInput)
+        assert profiles(second) == [entry(1)]

@@ -22,6 +22,7 @@ from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance.crashes import find_errors
 from tests.integration.gateway.conftest import ECHO, PROFILE, FakeAgent, config_in
 from tests.postgresql import PostgresqlServer
+from tests.saved_state import ACCESS, TOKEN, WORKER
 from tests.waiting import wait_until
 
 ENGINE = "onnx_identity"
@@ -126,13 +127,16 @@ async def test_client_waits_for_the_job_of_a_hung_leader_which_the_standby_compl
     postgresql_server: PostgresqlServer, tmp_path: Path
 ) -> None:
     postgresql_server.clear()
-    models = tmp_path / "models"
+    models, table, token = tmp_path / "models", tmp_path / "access.toml", tmp_path / "token"
     build(ENGINE, models)
-    options = ["--journal", postgresql_server.url]
+    table.write_text(ACCESS)
+    token.write_text(TOKEN)
+    options = ["--journal", postgresql_server.url, "--access", str(table)]
     with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
         await asyncio.to_thread(leader.start_gateway, options)
         hubs = f"{leader.hub_address},{standby.hub_address}"
-        leader.start_agent("worker", models=models, options=["--gateway", hubs])
+        of_worker = ["--gateway", hubs, "--enrolment-token-file", str(token)]
+        leader.start_agent(WORKER, models=models, options=of_worker)
         await asyncio.to_thread(leader.wait_for_workers, 1)
         submitted = asyncio.get_running_loop().create_future()
         target = f"{leader.address},{standby.address}"
@@ -150,4 +154,4 @@ async def test_client_waits_for_the_job_of_a_hung_leader_which_the_standby_compl
         leader.gateway.send_signal(signal.SIGCONT)
         assert await asyncio.to_thread(leader.gateway.wait, 60) != 0
         await asyncio.to_thread(standby.wait_for_workers, 1)
-        assert leader.log("worker").read_text().count("registered with") == 2
+        assert leader.log(WORKER).read_text().count("registered with") == 2

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import grpc
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
@@ -176,6 +177,25 @@ async def test_fetch_ends_with_the_connection_of_its_agent() -> None:
             again = worker.fetch
         with pytest.raises(Unavailable, match="has ended"):
             await anext(again("0" * 64, 0))
+
+
+@pytest.mark.parametrize("targets", ["far:8010", "127.0.0.1:8010,far:8010"])
+async def test_token_is_sent_to_other_machines_over_tls_only(targets: str) -> None:
+    def hub(token: str, tls: ClientTls | None = None) -> RemoteHub:
+        return RemoteHub(targets, 1 << 20, lambda: tls or ClientTls(), lambda: token)
+
+    reason = "worker's token is not sent to far:8010 without encryption: use TLS"
+    with pytest.raises(InvalidInput, match=reason):
+        hub("token").check()
+    async with contextlib.AsyncExitStack() as stack:
+        dialled = hub("token")
+        for _ in targets.split(",")[1:]:
+            await stack.enter_async_context(dialled.connect())
+        with pytest.raises(InvalidInput, match=reason):
+            await stack.enter_async_context(dialled.connect())
+    hub("").check()
+    hub("token", ClientTls(grpc.ssl_channel_credentials())).check()
+    RemoteHub("127.0.0.1:8010,[::1]:8010", 1 << 20, read_token=lambda: "token").check()
 
 
 async def test_certificate_is_read_before_each_attempt(

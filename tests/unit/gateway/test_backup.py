@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from gateway.backup import back_up, restore
 from gateway.cli import app
-from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.fleet.versions import POLICY_FILE, PolicyFile, VersionPolicy
 from gateway.journal.files import CLUSTER, MARKER, lock
 from gateway.journal.journal import Journal
@@ -37,7 +36,6 @@ async def running(tmp_path: Path) -> AsyncIterator[Journal]:
     journal = Journal(state)
     for number in range(3):
         await journal.accept(a_record(f"job-{number}"), f"key-{number}")
-    EnrolmentStore(state).issue("w1", "", 1e12, 0.0)
     await PolicyFile(state).write(POLICY)
     add_to_dictionary(dictionary_path(state), [ENTRY])
     log = RecordLog(state / LOG)
@@ -81,9 +79,6 @@ async def test_backup_of_a_running_gateway_has_everything_that_it_keeps(
     # Its gateway may have started again since, so it continues behind what it cannot know.
     assert await jobs_in(new) == (running.epoch + 1001, 3)
     assert PolicyFile(new).read() == POLICY
-    assert (new / ENROLMENTS_FILE).read_bytes() == (
-        tmp_path / "state" / ENROLMENTS_FILE
-    ).read_bytes()
     assert list(load_dictionary(dictionary_path(new))) == [ENTRY]
     assert results(new) == [b"a result"]
     stored = {path.name for path in found(new / "store", "*") if path.is_file()}
@@ -169,7 +164,6 @@ async def test_settings_are_copied_and_put_back_on_demand(state: Path, tmp_path:
     [
         ("journal.db", "cannot be restored"),
         ("dictionary.db", "checksum"),
-        (ENROLMENTS_FILE, "damaged"),
         (POLICY_FILE, "damaged"),
         ("backup.json", "damaged"),
     ],

@@ -1,6 +1,7 @@
 """Agents at the hub: registrations, power, heartbeats, connections, and one in its process."""
 
 import asyncio
+import hashlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack
@@ -10,16 +11,17 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.entry.access.workers import JoiningWorker
 from gateway.fleet.worker import ConnectedWorker, WorkerPower
 from gateway.grpc_server import RESERVED, connection_limits
 from gateway.hub.connections import AgentConnection, HeartbeatMonitor
-from gateway.hub.hub import set_removed, worker_from_registration
+from gateway.hub.hub import joining_worker, set_removed, worker_from_registration
 from gateway.monitoring.metrics import FamilyCollector, worker_families
 from gateway.serve.server import LocalConnection, LocalHub
 from gateway.server import Gateway
 from synergai.core.scheduling.events import SessionSize
 from synergai.domain import Configuration, Session
-from synergai.errors import InvalidInput, Overloaded, Unavailable
+from synergai.errors import InvalidInput, Overloaded, Unauthenticated, Unavailable
 from synergai.v1 import common_pb2, hub_pb2, store_pb2
 from synergai.wire.agent_messages import (
     PowerDraw,
@@ -30,6 +32,7 @@ from synergai.wire.agent_messages import (
 )
 from synergai.wire.converters import engine_to_proto
 from synergai.wire.limits import HUB_VERSION
+from synergai.wire.server_call import Peer, ServerCall
 from synergai.wire.work_messages import Orders, Reports, decode_reports
 from synergai.wire.work_transport import WorkPipe
 from tests.unit.gateway.conftest import ECHO, ENGINE
@@ -40,6 +43,25 @@ def register(**fields: Any) -> ConnectedWorker:
     usual = {"protocol_version": HUB_VERSION, "worker_id": "w", "worker_class": "c"}
     message = hub_pb2.Register(**{**usual, **fields})
     return worker_from_registration(read_registration(message), None, 0.0)
+
+
+def joining_from(peer: Peer, token: str) -> JoiningWorker:
+    message = hub_pb2.Register(
+        protocol_version=HUB_VERSION, worker_id="w", worker_class="c", token=token
+    )
+    return joining_worker(
+        read_registration(message), cast("ServerCall", SimpleNamespace(peer=peer))
+    )
+
+
+def test_token_of_another_machine_is_accepted_over_tls_only() -> None:
+    token = "t" * 32
+    with pytest.raises(Unauthenticated, match="only accepted over TLS or loopback"):
+        joining_from(Peer("192.0.2.1", 1), token)
+    known = hashlib.sha256(token.encode()).hexdigest()
+    for peer in (Peer("192.0.2.1", 1, is_encrypted=True), Peer("127.0.0.1", 1)):
+        assert joining_from(peer, token).token_sha256 == known
+    assert joining_from(Peer("192.0.2.1", 1), "").token_sha256 == ""
 
 
 def session(variant: str = "") -> common_pb2.Session:

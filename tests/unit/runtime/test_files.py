@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import threading
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from synergai.errors import Unavailable
 from synergai.runtime.files import StateDamaged, StateFile, StateUnusable, ready_file
+
+FLIPS = 100
 
 
 def numbers(directory: Path) -> StateFile[dict[str, int]]:
@@ -36,20 +39,32 @@ def test_another_version_is_named_and_not_called_damage(tmp_path: Path) -> None:
         numbers(tmp_path).read()
 
 
-def test_only_changes_by_others_are_changes(tmp_path: Path) -> None:
-    file, other = numbers(tmp_path), numbers(tmp_path)
-    file.write({"a": 1})
-    assert not file.changed()
-    other.write({"a": 2})
-    assert file.changed()
-    assert file.read() == {"a": 2}
-    assert not file.changed()
+def test_flipped_byte_is_refused_or_harmless(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    expected = {f"number-{number}": number for number in range(40)}
+    file = numbers(tmp_path)
+    file.write(expected)
+    whole = file.path.read_bytes()
+    refused = harmless = 0
+    for _ in range(FLIPS):
+        data = bytearray(whole)
+        data[rng.randrange(len(whole))] ^= rng.randrange(1, 256)
+        file.path.write_bytes(data)
+        try:
+            harmless += numbers(tmp_path).read() == expected
+        except StateUnusable as error:
+            refused += str(file.path) in str(error)
+    assert refused + harmless == FLIPS
+    assert refused > FLIPS * 0.9
 
 
-def test_file_that_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match="cannot be read: Not a directory"):
-        numbers(tmp_path / "file").changed()
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_file_created_by_root_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 1234)
+    file = numbers(tmp_path)
+    with file.locked():
+        file.write({"a": 1})
+    assert {path.stat().st_uid for path in tmp_path.iterdir()} == {1234}
 
 
 def test_changes_under_the_lock_do_not_overwrite_each_other(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_other_addresses_need_encryption_and_authentication(
 
 
 def test_rows_of_workers_authenticate_them(table: Path) -> None:
-    table.write_text('[[workers]]\nid = "w1"\n')
+    table.write_text('[[workers]]\nid = "w1"\ncertificate = "w1"\nworker_class = "nx"\n')
     check({"hub": "0.0.0.0:8010", **ACCESS, **TLS})
     table.write_text("[[clients]]\n")
     with pytest.raises(InvalidInput, match=r"access\.toml"):

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from gateway.entry.access.caller import Role
-from gateway.entry.access.table import Quota, WatchedFile, read_access_table
+from gateway.entry.access.table import (
+    AccessTable,
+    AllowedWorkers,
+    Quota,
+    WatchedFile,
+    read_access_table,
+)
 from synergai.cli.main import main
 from synergai.errors import InvalidInput
 
@@ -49,6 +55,7 @@ requests_in_flight = 1
 [[workers]]
 id = "xavier-*"
 worker_class = "agx-xavier"
+token_sha256 = "{TOKEN}"
 """
 
 
@@ -113,6 +120,12 @@ def test_empty_table_grants_nothing(path: Path) -> None:
             '[[clients]]\nname = "a"\ncertificate = "x"\nexpires = 2027-06-30T12:00:00',
             "clients 1, expires must have a time zone",
         ),
+        ('[[workers]]\nid = "a"', "worker 'a' needs either token_sha256 or certificate"),
+        (
+            f'[[workers]]\nid = "a"\ncertificate = "x"\ntoken_sha256 = "{TOKEN}"',
+            "worker 'a' needs either token_sha256 or certificate",
+        ),
+        ('[[workers]]\nid = "a"\ntoken_sha256 = "ab"', "token_sha256"),
         (
             '[[workers]]\nid = "edge-*"\nworker_class = "nx"\ncertificate = "edge"',
             r"certificate 'edge' needs \{id\}, because 'edge-\*' is a pattern",
@@ -228,6 +241,41 @@ def test_token_is_printed_once_and_the_rows_have_its_hash(
     assert client.token_sha256 == hashlib.sha256(token.encode()).hexdigest()
     assert len(token) >= 43
     assert token not in printed.err
+
+
+def test_token_of_a_worker_is_printed_with_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("token", "edge-1", "--worker") == 0
+    printed = capsys.readouterr()
+    token = printed.out.strip()
+    table = tmp_path / "access.toml"
+    table.write_text(printed.err)
+    read = read_access_table(table)
+    assert read == AccessTable(
+        workers=(
+            AllowedWorkers(id="edge-1", token_sha256=hashlib.sha256(token.encode()).hexdigest()),
+        )
+    )
+    assert len(token) >= 43
+    assert token not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("edge 1",), "'edge 1' is not a valid worker id"),
+        (("edge-1", "--tenant", "vision"), "workers have no tenant"),
+    ],
+)
+def test_token_is_made_for_a_worker_that_there_can_be(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
+) -> None:
+    assert run("token", "--worker", *arguments) != 0
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert "token_sha256" not in printed.err
+    assert printed.out == ""
 
 
 def test_check_prints_who_may_do_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,18 +13,19 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
+from gateway.backup import back_up, restore
 from gateway.entry.access.table import AllowedWorkers
-from gateway.entry.access.workers import ENROLMENTS_FILE, EnrolmentStore
 from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from synergai.runtime.files import StateDamaged
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent, described, infer_request
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
-from worker_agent.hub_client.identity import SECRET_FILE
 
-SECRET = "s" * 32
-ROWS = (AllowedWorkers(id="w*", worker_class="test"),)
+TOKEN, STRANGE = "t" * 32, "s" * 32
+SHA256 = hashlib.sha256(TOKEN.encode()).hexdigest()
+ROWS = (AllowedWorkers(id="w*", worker_class="test", token_sha256=SHA256),)
+GRANT = '[[grants]]\nto = ["anonymous"]\nroles = ["observe"]\nengines = ["*"]\n'
+TABLE = f'{GRANT}[[workers]]\nid = "edge-*"\ntoken_sha256 = "{SHA256}"\n'
 
 
 @pytest.fixture
@@ -33,14 +35,8 @@ async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
         yield running
 
 
-def token_for(config: GatewaySettings, worker_id: str = "") -> str:
-    now = time.time()
-    store = EnrolmentStore(config.state)
-    return store.issue(worker_id, "", now + 600, now)
-
-
-def with_proof(agent: FakeAgent, token: str = "", secret: str = SECRET) -> FakeAgent:
-    agent.register.secret, agent.register.enrolment_token = secret, token
+def presenting(agent: FakeAgent, token: str = TOKEN) -> FakeAgent:
+    agent.register.token = token
     return agent
 
 
@@ -53,78 +49,119 @@ async def refused(agent: FakeAgent, code: grpc.StatusCode) -> str:
     return caught.value.details() or ""
 
 
-async def test_agent_without_enrolment_is_told_what_to_do(new_agent: NewAgent) -> None:
-    # An earlier agent sends neither a secret nor a token.
+async def test_agent_without_a_token_is_told_what_to_do(new_agent: NewAgent) -> None:
     reason = await refused(new_agent("w1"), grpc.StatusCode.UNAUTHENTICATED)
-    assert "synergai gateway enroll" in reason
-    reason = await refused(new_agent("stranger"), grpc.StatusCode.PERMISSION_DENIED)
+    assert "synergai access token w1 --worker" in reason
+    stranger = presenting(new_agent("stranger"))
+    reason = await refused(stranger, grpc.StatusCode.PERMISSION_DENIED)
     assert "no row for worker 'stranger' of class 'test'" in reason
+    other = presenting(new_agent("w1"))
+    other.register.worker_class = "other"
+    await refused(other, grpc.StatusCode.PERMISSION_DENIED)
+    short = presenting(new_agent("w1"), "short")
+    reason = await refused(short, grpc.StatusCode.INVALID_ARGUMENT)
+    assert "token must have 32 to 256 characters" in reason
 
 
 @pytest.mark.parametrize("instance", ["", "honest", "rogue"])
-async def test_live_worker_is_not_replaced_by_one_without_its_secret(
-    config: GatewaySettings,
+async def test_live_worker_is_not_replaced_by_one_without_its_token(
     caller: Caller,
     new_agent: NewAgent,
     instance: str,
 ) -> None:
-    honest = with_proof(new_agent("w1"), token_for(config))
+    honest = presenting(new_agent("w1"))
     honest.register.instance = "honest"
     async with honest:
-        rogue = with_proof(new_agent("w1"), token_for(config), secret="r" * 32)
+        rogue = presenting(new_agent("w1"), STRANGE)
         rogue.register.instance = instance
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await rogue.connect()
-        await rogue.disconnect()
-        assert caught.value.code().name in ("UNAUTHENTICATED", "ALREADY_EXISTS")
+        await refused(rogue, grpc.StatusCode.UNAUTHENTICATED)
         await caller.oip.ModelInfer(infer_request(), timeout=30)
         assert not honest.gone
         assert honest.assignments
-    await caller.workers(0)
-    # Its token was not enough for an enrolled id either.
-    reason = await refused(
-        with_proof(new_agent("w1"), token_for(config), secret="r" * 32),
-        grpc.StatusCode.UNAUTHENTICATED,
-    )
-    assert "was enrolled before" in reason
 
 
-async def test_revoked_worker_is_disconnected(
-    config: GatewaySettings, caller: Caller, new_agent: NewAgent
+async def test_second_agent_with_name_and_token_of_a_connected_one_is_refused(
+    caller: Caller, new_agent: NewAgent
 ) -> None:
-    async with with_proof(new_agent("w1"), token_for(config)) as agent:
+    first, second = presenting(new_agent("w1")), presenting(new_agent("w1"))
+    first.register.instance, second.register.instance = "first", "second"
+    async with first:
+        reason = await refused(second, grpc.StatusCode.ALREADY_EXISTS)
+        assert "another agent is connected as 'w1'" in reason
         await caller.workers(1)
-        store = EnrolmentStore(config.state)
-        store.revoke("w1", time.time())
-        await asyncio.wait_for(agent.ended.wait(), 30)
-        assert agent.code is grpc.StatusCode.UNAUTHENTICATED
-    await caller.workers(0)
+        assert not first.gone
+
+
+async def test_worker_whose_row_is_removed_from_the_file_is_disconnected(
+    config: GatewaySettings, tmp_path: Path
+) -> None:
+    table, log = tmp_path / "access.toml", tmp_path / "audit.log"
+    table.write_text(TABLE)
+    async with Gateway(replace(config, access=table, audit_log=log)) as gateway:
+        agent = presenting(FakeAgent(gateway.hub_address, "edge-1"))
+        async with agent:
+            await asyncio.to_thread(table.write_text, GRANT)
+            await asyncio.wait_for(agent.ended.wait(), 30)
+            assert agent.code is grpc.StatusCode.PERMISSION_DENIED
+        await refused(
+            presenting(FakeAgent(gateway.hub_address, "edge-1")),
+            grpc.StatusCode.PERMISSION_DENIED,
+        )
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    keys = ("caller", "credential", "result")
+    assert [entries[0][key] for key in keys] == ["edge-1", "token", "OK"]
+    assert {each["result"] for each in entries[1:]} == {"PERMISSION_DENIED"}
+    assert TOKEN not in log.read_text()
+
+
+async def test_restored_gateway_and_another_one_accept_the_fleet(
+    config: GatewaySettings, tmp_path: Path
+) -> None:
+    table = tmp_path / "access.toml"
+    table.write_text(TABLE)
+    config = replace(config, access=table)
+    restored, other = tmp_path / "restored", tmp_path / "other"
+    async with (
+        Gateway(config) as gateway,
+        presenting(FakeAgent(gateway.hub_address, "edge-1")),
+    ):
+        await asyncio.to_thread(back_up, config.state, tmp_path / "backup")
+    await asyncio.to_thread(restore, restored, tmp_path / "backup")
+    for state in (restored, other):
+        async with (
+            Gateway(replace(config, state=state)) as gateway,
+            presenting(FakeAgent(gateway.hub_address, "edge-1")) as agent,
+        ):
+            assert not agent.gone
+            impostor = presenting(FakeAgent(gateway.hub_address, "edge-1"), STRANGE)
+            await refused(impostor, grpc.StatusCode.UNAUTHENTICATED)
 
 
 async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
-    config: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
-    first = with_proof(new_agent("w1"), token_for(config))
+    first = presenting(new_agent("w1"))
     first.answer = first.hold
     async with first:
         job = await caller.submit()
         await first.until(lambda: bool(first.assignments))
-        async with with_proof(new_agent("w2"), token_for(config)):
-            gateway.app.agents.hub.set_rules((AllowedWorkers(id="w2"),))
+        async with presenting(new_agent("w2")):
+            gateway.app.agents.hub.set_rules((AllowedWorkers(id="w2", token_sha256=SHA256),))
             await asyncio.wait_for(first.ended.wait(), 30)
             assert first.code is grpc.StatusCode.PERMISSION_DENIED
             await caller.recorded(job.id, 10)
 
 
 async def test_engines_beyond_the_row_are_ignored_and_shown(
-    config: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
-    agent = with_proof(new_agent("w1"), token_for(config))
+    agent = presenting(new_agent("w1"))
     agent.register.engines.append(described("other"))
     async with agent:
         await caller.workers(1)
         gateway.app.fleet.catalogue.find("other")
-        gateway.app.agents.hub.set_rules((AllowedWorkers(id="w1", engines=("ech*",)),))
+        row = AllowedWorkers(id="w1", token_sha256=SHA256, engines=("ech*",))
+        gateway.app.agents.hub.set_rules((row,))
         [worker] = await caller.workers(1)
         faults = {engine.name: engine.fault for engine in worker.engines}
         assert faults["echo"] == ""
@@ -154,37 +191,35 @@ async def test_certificate_is_good_for_its_own_worker_only(config: GatewaySettin
             assert not agent.gone
 
 
-async def test_agent_enrols_by_token_and_returns_by_its_secret(
+async def test_agent_joins_by_the_token_in_its_file_and_returns_by_the_next_one(
     config: GatewaySettings, tmp_path: Path
 ) -> None:
     table, token_file = tmp_path / "access.toml", tmp_path / "token"
-    observer = '[[grants]]\nto = ["anonymous"]\nroles = ["observe"]\nengines = ["*"]\n'
-    table.write_text(observer + '[[workers]]\nid = "edge-*"\n')
+    table.write_text(TABLE)
     (tmp_path / "models").mkdir()
+    token_file.write_text(TOKEN)
     async with Gateway(replace(config, access=table)) as gateway:
-        token_file.write_text(token_for(config, "edge-1"))
-        command = (
+        agent = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "synergai", "agent", "--gateway", gateway.hub_address),
             *("--models", str(tmp_path / "models"), "--state", str(tmp_path / "agent")),
             *("--worker-id", "edge-1", "--power", "none"),
             *("--enrolment-token-file", str(token_file)),
+            stderr=asyncio.subprocess.DEVNULL,
         )
-        async with Caller(gateway.address).channel as channel:
-            fleet = fleet_pb2_grpc.FleetStub(channel)
-            for _ in range(2):  # at first by its token, then by its secret
-                agent = await asyncio.create_subprocess_exec(
-                    *command, stderr=asyncio.subprocess.DEVNULL
+        try:
+            async with Caller(gateway.address).channel as channel, asyncio.timeout(60):
+                fleet = fleet_pb2_grpc.FleetStub(channel)
+                await joined(fleet, "edge-1")
+                await asyncio.to_thread(
+                    table.write_text,
+                    TABLE.replace(SHA256, hashlib.sha256(STRANGE.encode()).hexdigest()),
                 )
-                try:
-                    async with asyncio.timeout(60):
-                        await joined(fleet, "edge-1")
-                finally:
-                    agent.kill()
-                    await agent.wait()
-                token_file.unlink(missing_ok=True)
-                async with asyncio.timeout(60):
-                    await joined(fleet)
-        assert (tmp_path / "agent" / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+                await joined(fleet)
+                await asyncio.to_thread(token_file.write_text, STRANGE)
+                await joined(fleet, "edge-1")
+        finally:
+            agent.kill()
+            await agent.wait()
 
 
 async def joined(fleet: fleet_pb2_grpc.FleetAsyncStub, *expected: str) -> None:
@@ -206,15 +241,3 @@ async def test_agent_of_the_gateways_own_process_needs_no_row(gateway: Gateway) 
     responses = gateway.app.agents.hub.control(requests(), None)
     assert (await anext(responses)).registered.session
     await responses.aclose()
-
-
-async def test_gateway_that_cannot_read_its_enrolments_leaves_no_task(
-    config: GatewaySettings, tmp_path: Path
-) -> None:
-    table = tmp_path / "access.toml"
-    table.write_text('[[workers]]\nid = "*"\n')
-    config.state.mkdir(parents=True, exist_ok=True)
-    (config.state / ENROLMENTS_FILE).write_text("damaged")
-    with pytest.raises(StateDamaged):
-        await Gateway(replace(config, access=table)).__aenter__()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
