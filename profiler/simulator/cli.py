@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from profiler.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from profiler.simulator.simulation import SimulationResult
-    from profiler.simulator.workload import Profile, Workload
+    from profiler.simulator.workload import Profile
 
 
 Result = TypeVar("Result")
@@ -208,8 +208,7 @@ _LEAST_JOBS: Final = 48
 def capacity(settings: CapacitySettings) -> None:
     """Find the workers that keep violations below a limit, by simulation.
 
-    Prints the least number of workers of each class alone, and the best mix of classes: the
-    cheapest one with --cost, otherwise the one with the fewest workers.
+    Prints the least number of workers of each class alone, and of all classes in equal numbers.
     """
     require("numpy")
     from profiler.dictionary.files import load_dictionary
@@ -225,8 +224,6 @@ def capacity(settings: CapacitySettings) -> None:
 def _find_fleets(planner: CapacityPlanner) -> list[FleetOption]:
     from rich.console import Console
 
-    from profiler.simulator.capacity import plan
-
     fleets = itertools.count(1)
     with Console(stderr=True).status("simulating fleets") as status:
 
@@ -234,70 +231,49 @@ def _find_fleets(planner: CapacityPlanner) -> list[FleetOption]:
             status.update(f"simulating fleet {next(fleets)}: {_fleet_text(fleet)}")
 
         planner.on_fleet = show
-        return plan(planner)
+        return planner.plan()
 
 
 capacity_app: Final = typer.Typer(rich_markup_mode="rich")
 capacity_app.command(
-    epilog="Example: [bold]synergai capacity --load 16 --violations 5 "
-    "--cost x86=0.8,agx=0.15,nx=0.08[/bold]",
+    epilog="Example: [bold]synergai capacity --load 16 --violations 5[/bold]",
 )(settings_command(CapacitySettings, capacity))
 
 
 def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlanner:
     from profiler.simulator.capacity import CapacityPlanner
     from profiler.simulator.simulation import scheduling_settings
-    from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC, arrivals_of, by_class
+    from profiler.simulator.sweep import PREDEFINED, PROFILE_AGNOSTIC, arrivals_of
     from profiler.simulator.workload import EXPERIMENTS, draw
-    from synergai.errors import InvalidInput
 
-    costs = by_class(settings.cost, profile)
-    if costs and (missing := [name for name in profile.classes if name not in costs]):
-        raise InvalidInput(
-            f"--cost lacks {', '.join(missing)}: it has to name each worker class of the profile"
-        )
     usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
     given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
     options = {name: text for name, text in PREDEFINED.items() if name in profile.classes}
     agnostic = settings.policy in PROFILE_AGNOSTIC
-    seeds = parse_seeds(settings.seeds)
-
-    def demand(seed: int) -> Workload:
-        return draw(
-            profile,
-            EXPERIMENTS[settings.experiment],
-            seed,
-            sessions=settings.sessions,
-            estimate_error=settings.estimate_error,
-            count=count,
-            rate=settings.load_factor,
-            given=given,
-        )
-
     return CapacityPlanner(
-        workloads=[demand(seed) for seed in seeds],
-        fresh=[demand(max(seeds) + number) for number in range(1, len(seeds) + 1)],
+        workloads=[
+            draw(
+                profile,
+                EXPERIMENTS[settings.experiment],
+                seed,
+                sessions=settings.sessions,
+                estimate_error=settings.estimate_error,
+                count=count,
+                rate=settings.load_factor,
+                given=given,
+            )
+            for seed in parse_seeds(settings.seeds)
+        ],
         settings=scheduling_settings(settings.policy, options if agnostic else None),
         violations=settings.violations / 100,
-        costs=costs,
     )
 
 
 def _print_fleets(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:
     from profiler.simulator.capacity import MAX_WORKERS
 
-    if not options:
-        typer.echo(
-            f"no fleet of up to {MAX_WORKERS} workers of each class keeps violations within "
-            f"{settings.violations:g} %"
-        )
-        return
-    columns = ("fleet", "workers", "violations", "sure", "busy", "cost/h")
-    print_table(columns, [_fleet_row(option) for option in options])
-    typer.echo(
-        "the first fleet is the best found; the others are of one class; violations on fresh seeds "
-        "with the standard error, and how sure it is that they stay within the limit"
-    )
+    if options:
+        print_table(("fleet", "workers", "violations", "busy"), map(_fleet_row, options))
     alone = {next(iter(each.fleet)) for each in options if len(each.fleet) == 1}
     for name in profile.classes:
         if name not in alone:
@@ -316,7 +292,5 @@ def _fleet_row(option: FleetOption) -> list[str]:
         _fleet_text(option.fleet),
         f"{sum(option.fleet.values()):,}",
         f"{option.violations * 100:.1f} ± {option.error * 100:.1f} %",
-        f"{math.floor(option.sure * 1000) / 10:.1f} %",
         f"{option.busy * 100:.0f} %",
-        "" if option.cost is None else f"{option.cost:,.2f}",
     ]

@@ -49,10 +49,6 @@ _MAX_STEPS: Final = 20_000
 """Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""
 
 
-class TooManyLate(InternalError):
-    """More jobs of a simulation are late than may be."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRun:
     """The outcome of one simulation.
@@ -108,16 +104,14 @@ def simulate(
     workload: Workload,
     settings: SchedulingSettings,
     dictionary: ConfigurationDictionary | None = None,
-    most_late: int | None = None,
 ) -> SimulationRun:
-    """Run a workload to its end, or until too many jobs are late.
+    """Run a workload to its end.
 
     Args:
         dictionary: what the scheduler knows of the profile; None for all of it.
-        most_late: jobs that may be late; the run ends with the next one. None for no limit.
     """
     known = workload.scheduler_dictionary() if dictionary is None else dictionary
-    return _Simulation(workload, settings, known, most_late=most_late).run()
+    return _Simulation(workload, settings, known).run()
 
 
 @dataclass(slots=True)
@@ -127,13 +121,11 @@ class _Simulation:
     workload: Workload
     settings: SchedulingSettings
     dictionary: ConfigurationDictionary
-    most_late: int | None = None
     now: float = 0.0
     core: SchedulerCore = field(init=False)
     workers: dict[WorkerId, VirtualWorker] = field(init=False)
     finished: dict[JobId, float] = field(default_factory=dict)
     unfinished: set[JobId] = field(init=False)
-    late: int = 0
     decisions_s: list[float] = field(default_factory=list)
     timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     count: itertools.count[int] = field(default_factory=itertools.count)
@@ -151,8 +143,6 @@ class _Simulation:
             self.handle(WorkerJoined(worker))
         for job in workload.jobs:
             self.call_at(job.arrival, partial(self.submit, job))
-            if self.most_late is not None and math.isfinite(job.deadline):
-                self.call_at(job.deadline + LATE_S, partial(self.check_late, job.id))
         most = _MAX_STEPS * max(1, math.ceil(len(jobs) / JOBS))
         for _ in range(most):
             if not self.unfinished:
@@ -175,12 +165,6 @@ class _Simulation:
     def submit(self, job: Job, _: float) -> None:
         """Submit a job with all of its queries ready."""
         self.handle(JobArrived(job, ready=job.queries))
-
-    def check_late(self, job_id: JobId, _: float) -> None:
-        """Count a job whose deadline has passed."""
-        self.late += job_id not in self.finished
-        if self.most_late is not None and self.late > self.most_late:
-            raise TooManyLate(f"more than {self.most_late} jobs are late")
 
     def step(self) -> None:
         """Advance to the next timer or to the core's wakeup, whichever is first."""
