@@ -23,13 +23,11 @@ from profiler.reports.drawing import (
     box_legend,
     draw_box,
     is_dwarfed,
-    legend_columns,
     plain_ticks,
     scale_from_zero,
     scale_log,
     series_style,
     step_style,
-    thin_log_ticks,
     tint,
     use_log,
     use_round_ticks,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
+    from matplotlib.figure import Figure
 
     from profiler.reports.statistics import Distribution
 
@@ -54,6 +52,10 @@ _AROUND_ROWS: Final = 1.25
 """Inches for title, axis and legend of a panel whose height depends on its rows."""
 _PLOT_HEIGHT: Final = 3.6
 _LEGEND_ROW: Final = 0.2
+_LEGEND_CHARACTERS: Final = 62
+"""Characters of a legend that fit in a line."""
+_KEY_CHARACTERS: Final = 7
+"""Characters as wide as the key of an entry, with its spaces."""
 _DODGE: Final = 0.14
 """Rows between the markers of two series, so that equal values stay visible."""
 _MAX_DODGED: Final = 4
@@ -65,22 +67,18 @@ class Chart(ABC):
 
     title: str
 
-    def draw(self, canvas: FigureBase) -> None:
-        """Draw on an empty figure or part of one."""
-        axes = canvas.subplots()
+    def draw(self, figure: Figure) -> None:
+        """Draw on an empty figure, and give it the height that this takes."""
+        axes = figure.subplots()
         axes.set_title(self.title, pad=8)
         axes.tick_params(length=0)
-        handles = self._draw(axes)
-        if handles:
-            columns = legend_columns([str(handle.get_label()) for handle in handles])
-            canvas.legend(handles=handles, loc="outside lower left", ncols=columns)
-
-    @property
-    def height(self) -> float:
-        """Inches that the panel needs."""
-        names = self._legend()
-        lines = math.ceil(len(names) / legend_columns(names)) if names else 1
-        return min(MAX_HEIGHT, self._plot_height() + _LEGEND_ROW * (lines - 1))
+        height = self._plot_height()
+        if handles := self._draw(axes):
+            longest = max(len(str(handle.get_label())) for handle in handles)
+            columns = max(1, _LEGEND_CHARACTERS // (longest + _KEY_CHARACTERS))
+            figure.legend(handles=handles, loc="outside lower left", ncols=columns)
+            height += _LEGEND_ROW * (math.ceil(len(handles) / columns) - 1)
+        figure.set_figheight(min(MAX_HEIGHT, height))
 
     @abstractmethod
     def _draw(self, axes: Axes) -> list[Any]:
@@ -88,10 +86,6 @@ class Chart(ABC):
 
     def _plot_height(self) -> float:
         return _PLOT_HEIGHT
-
-    def _legend(self) -> Sequence[str]:
-        """Return the names of a legend that may need several lines."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +144,6 @@ class Dots(_RowChart):
 
     def _rows(self) -> Sequence[str]:
         return self.rows
-
-    def _legend(self) -> Sequence[str]:
-        return list(self.series)
 
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
@@ -374,9 +365,6 @@ class Scatter(Chart):
     background: Sequence[Points] = ()
     background_name: str = ""
 
-    def _legend(self) -> Sequence[str]:
-        return [*self.clouds, *([self.background_name] if self.background else [])]
-
     def _draw(self, axes: Axes) -> list[Any]:
         handles: list[Any] = []
         style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "-"}
@@ -390,7 +378,6 @@ class Scatter(Chart):
             handles += [] if number else drawn
         use_log(axes, "x")
         use_log(axes, "y")
-        thin_log_ticks(axes, *axes.get_xlim())
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.grid()

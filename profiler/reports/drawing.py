@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 DWARFED: Final = 50.0
 """Ratio of the largest to the smallest series beyond which a linear axis hides the smallest."""
 _DPI: Final = 120
-_DIGITS: Final = 4
 
 
 def make_figure(width: float, height: float) -> Figure:
@@ -51,27 +50,21 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def plain_number(value: float) -> str:
-    """Return a number without exponent, with thousands separators: 0.002, 50, 12,000."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    decimals = max(0, _DIGITS - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
-
-
 def plain_ticks(axes: Axes, *directions: Direction) -> None:
-    """Label the ticks of linear axes with plain numbers, without offset or exponent."""
+    """Label ticks with numbers such as 0.002, 50 and 12,000, without offset."""
     for direction in directions:
         axis = axes.xaxis if direction == "x" else axes.yaxis
-        axis.set_major_formatter(FuncFormatter(lambda value, _at: plain_number(value)))
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
 
 
 def use_log(axes: Axes, direction: Direction) -> None:
-    """Make an axis logarithmic, with ticks at 1, 2 and 5 of each decade as plain numbers."""
+    """Make an axis logarithmic; the more decades it has, the fewer ticks of each."""
     axis = axes.xaxis if direction == "x" else axes.yaxis
     (axes.set_xscale if direction == "x" else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=16))
+    low, high = axes.get_xlim() if direction == "x" else axes.get_ylim()
+    decades = math.log10(high / low)
+    steps = (1.0, 2.0, 5.0) if decades < 1.9 else (1.0, 3.0) if decades < 2.8 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=16))
     axis.set_minor_formatter(NullFormatter())
     plain_ticks(axes, direction)
 
@@ -100,10 +93,12 @@ _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH: Final = 5.0
 """Inches of a panel: 360 units of SVG, the width of a phone."""
 MAX_HEIGHT: Final = 60.0
-_LEGEND_CHARACTERS: Final = 62
-"""Characters of a legend that fit in a line."""
-_KEY_CHARACTERS: Final = 6.5
-"""Characters as wide as the key of an entry, with its spaces."""
+_P99_MARK: Final[dict[str, Any]] = {
+    "marker": "|",
+    "markersize": 10,
+    "markeredgewidth": 2,
+    "markeredgecolor": PRINTED,
+}
 STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -132,18 +127,6 @@ STYLE: Final[dict[str, Any]] = {
 }
 
 
-def legend_columns(names: Sequence[str]) -> int:
-    """Return the largest number of columns with which a legend fits the width of a panel."""
-    for columns in range(len(names), 1, -1):
-        rows = math.ceil(len(names) / columns)
-        widths = [
-            max(len(name) for name in names[at : at + rows]) for at in range(0, len(names), rows)
-        ]
-        if sum(widths) + _KEY_CHARACTERS * len(widths) <= _LEGEND_CHARACTERS:
-            return columns
-    return 1
-
-
 def series_style(number: int) -> tuple[str, str]:
     """Return colour and marker of a series; no two of the first 64 are alike."""
     lap = number // len(COLOURS)
@@ -167,27 +150,12 @@ def use_round_ticks(axes: Axes) -> None:
     plain_ticks(axes, "x")
 
 
-def thin_log_ticks(axes: Axes, low: float, high: float) -> None:
-    """Label few powers of ten on a wide logarithmic axis, and 1, 2 and 5 on a narrow one."""
-    decades = math.log10(high / low)
-    if decades > 1.9:
-        steps = (1.0,) if decades > 2.8 else (1.0, 3.0)
-        ticks = [
-            step * 10.0**power
-            for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            for step in steps
-        ]
-        axes.set_xticks([tick for tick in ticks if low <= tick <= high])
-
-
 def scale_log(axes: Axes, values: Sequence[float], limits: tuple[float, float] | None) -> None:
     """Make the horizontal axis logarithmic, from the smallest value to the largest or to limits."""
     low, high = min(values), max(values)
     margin = max(1.15, (high / low) ** 0.06)
-    low, high = limits or (low / margin, high * margin)
+    axes.set_xlim(limits or (low / margin, high * margin))
     use_log(axes, "x")
-    axes.set_xlim(low, high)
-    thin_log_ticks(axes, low, high)
 
 
 def scale_from_zero(axes: Axes, values: Sequence[float]) -> None:
@@ -195,8 +163,6 @@ def scale_from_zero(axes: Axes, values: Sequence[float]) -> None:
     least = min(value for value in values if value > 0)
     threshold = 10.0 ** math.floor(math.log10(max(least, max(values) / 1e4)))
     axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)
-    powers = range(round(math.log10(threshold)), math.ceil(math.log10(max(values))) + 1)
-    axes.set_xticks([0.0, *(10.0**power for power in powers)])
     axes.set_xlim(0, max(values) * 1.3)
     axes.minorticks_off()
     plain_ticks(axes, "x")
@@ -204,23 +170,25 @@ def scale_from_zero(axes: Axes, values: Sequence[float]) -> None:
 
 def draw_box(axes: Axes, row: int, box: Distribution, colour: str, *, p99: bool) -> None:
     """Draw a distribution along a row: range, quartiles, median, mean, and the 99th percentile."""
-    axes.plot([box.low, box.high], [row, row], color=colour, linewidth=1.2, solid_capstyle="butt")
-    for end in (box.low, box.high):
-        axes.plot([end, end], [row - 0.14, row + 0.14], color=colour, linewidth=1.2)
-    if box.count > 1:
-        axes.barh(
-            row,
-            box.upper - box.lower,
-            left=box.lower,
-            height=0.52,
-            color=tint(colour),
-            edgecolor=colour,
-            linewidth=1.0,
-        )
-        axes.plot([box.median, box.median], [row - 0.26, row + 0.26], color=colour, linewidth=1.8)
-    axes.plot([box.mean], [row], marker="D", markersize=4, color=INK, linestyle="")
-    if p99:
-        axes.plot([box.p99], [row], marker="|", markersize=10, markeredgewidth=2, color=PRINTED)
+    drawn = {"whislo": box.low, "q1": box.lower, "med": box.median, "q3": box.upper}
+    drawn |= {"whishi": box.high, "mean": box.mean}
+    line = {"color": colour, "linewidth": 1.2}
+    axes.bxp(
+        [{**drawn, "fliers": [box.p99]}],
+        positions=[row],
+        widths=0.52,
+        orientation="horizontal",
+        patch_artist=True,
+        showmeans=True,
+        showfliers=p99,
+        manage_ticks=False,
+        boxprops={"facecolor": tint(colour), "edgecolor": colour},
+        medianprops={"color": colour, "linewidth": 1.8},
+        whiskerprops=line,
+        capprops=line,
+        meanprops={"marker": "D", "markersize": 4, "markerfacecolor": INK, "markeredgecolor": INK},
+        flierprops=_P99_MARK,
+    )
 
 
 def box_legend(colour: str, *, p99: bool) -> list[Line2D | Patch]:
@@ -230,7 +198,5 @@ def box_legend(colour: str, *, p99: bool) -> list[Line2D | Patch]:
         Line2D([], [], color=INK, marker="D", markersize=4, linestyle="", label="mean"),
     ]
     if p99:
-        mark = Line2D([], [], color=PRINTED, marker="|", markersize=9, linestyle="", label="p99")
-        mark.set_markeredgewidth(2)
-        handles.append(mark)
+        handles.append(Line2D([], [], linestyle="", label="p99", **_P99_MARK))
     return handles

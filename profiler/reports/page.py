@@ -158,7 +158,7 @@ def draw_svg(chart: Chart, key: str) -> str:
         key: prefix of the element's ids, unique in the page.
     """
     with style.context([STYLE, {"svg.hashsalt": key}]):
-        figure = make_figure(WIDTH, chart.height)
+        figure = make_figure(WIDTH, WIDTH)
         chart.draw(figure)
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})

@@ -1,25 +1,8 @@
-"""Plain numbers and scales of figures."""
+"""Scales of figures."""
 
 import pytest
 
-from profiler.reports.drawing import is_dwarfed, plain_number
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (0.1 + 0.2, "0.3"),
-        (0.00002, "0.00002"),
-        (50.0, "50"),
-        (12.5, "12.5"),
-        (12_000.0, "12,000"),
-        (2_500_000.0, "2,500,000"),
-        (-0.5, "-0.5"),
-    ],
-)
-def test_numbers_have_no_exponent(value: float, text: str) -> None:
-    assert plain_number(value) == text
+from profiler.reports.drawing import is_dwarfed
 
 
 @pytest.mark.parametrize(
