@@ -117,9 +117,13 @@ class Contents:
         return {name.removesuffix(_COMPLETE): size for _, name, size in sorted(found)}
 
     def touch(self, sha256: str) -> None:
-        """Make a complete content the most recent one."""
+        """Make a complete content the most recent one, unless engines have links to it.
+
+        Their files would seem to have changed.
+        """
         with suppress(FileNotFoundError):
-            os.utime(self._complete(sha256), (self._now(), self._now()))
+            if self._complete(sha256).stat().st_nlink == 1:
+                os.utime(self._complete(sha256), (self._now(), self._now()))
 
     def remove(self, sha256: str) -> None:
         self._part(sha256).unlink(missing_ok=True)

@@ -255,6 +255,17 @@ async def test_version_that_is_no_longer_placed_is_removed_with_its_content(
     await worker.until()
 
 
+async def test_files_of_an_engine_stay_as_they_are_when_another_one_with_the_same_goes(
+    worker: Worker, gateway: Gateway
+) -> None:
+    one, two = gateway.version("one", 1), gateway.version("two", 1)
+    await worker.place(one, two)
+    [model] = (worker.folder / "fetched" / "one").rglob("model.onnx")
+    os.utime(model, (1, 1))
+    await worker.place(one)
+    assert model.stat().st_mtime == 1  # otherwise, the agent loads it again
+
+
 async def test_pushed_again_with_other_files_a_version_is_replaced(
     tmp_path: Path, worker: Worker, gateway: Gateway
 ) -> None:
