@@ -32,7 +32,8 @@ from synergai.core.routes.deployment import (
 from synergai.core.routes.links import GATEWAY
 from synergai.core.routes.problem import Leg, Route
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.names import is_stage
+from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
 from synergai.runtime.resources import die_with_parent
 from synergai.runtime.text import printable
 
@@ -54,8 +55,7 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
     Raises:
         SynergaiError: the planner has failed.
     """
-    path = Path(order.dictionary)
-    entries = load_dictionary(path) if path.is_file() else ConfigurationDictionary([])
+    entries = _entries(Path(order.dictionary))
     cases: dict[str, Case] = {}
     observed = {engine.name: engine.observed for engine in order.engines}
     found: dict[str, WantedEngine] = {}
@@ -79,6 +79,17 @@ def plan(order: PlanOrder) -> list[WantedEngine]:
     for name, chosen in wanted(needs, order.planner, order.objective).items() if needs else ():
         found[name] = _answer(cases[name], problems[name], chosen, observed[name])
     return [found[engine.name] for engine in order.engines]
+
+
+def _entries(path: Path) -> ConfigurationDictionary:
+    """Return the profile without what was observed of stages in service.
+
+    That is how often they ran, which others have delayed. What they took is in the order.
+    """
+    entries = load_dictionary(path) if path.is_file() else ()
+    return ConfigurationDictionary(
+        each for each in entries if each.label != OBSERVED or not is_stage(each.engine)
+    )
 
 
 def _case(order: PlanOrder, engine: EngineOrder, entries: ConfigurationDictionary) -> Case:

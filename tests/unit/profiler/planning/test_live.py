@@ -21,7 +21,8 @@ from synergai.core.routes.problem import Leg, Route, RouteProblem
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.names import stage_positions
+from synergai.names import stage_name, stage_positions
+from synergai.profiles.dictionary import OBSERVED
 from tests.cores import new_entry
 
 ENGINE = EngineName("onnx_digits")
@@ -86,6 +87,17 @@ def test_times_are_called_predicted_until_a_stage_has_run_on_the_class(models: P
     engine = replace(engine, observed=(StageTime(*first, 0.01),))
     [found] = live.plan(replace(profiled, engines=(engine,)))
     assert "predicted" not in found.reason
+
+
+def test_rate_of_a_stage_that_was_observed_in_service_tells_nothing(models: Path) -> None:
+    profiled = replace(order(models), dictionary=str(models / "observed.db"))
+    path = Path(profiled.dictionary)
+    add_to_dictionary(path, [new_entry(ENGINE, "board", 10.0)])
+    before = live.plan(profiled)
+    first = before[0].routes[0].legs[0]
+    stage = stage_name(ENGINE, first.first, first.last)
+    add_to_dictionary(path, [replace(new_entry(stage, "board", 0.5), label=OBSERVED)])
+    assert live.plan(profiled) == before
 
 
 def test_present_routes_stay_while_no_others_save_enough(models: Path) -> None:
