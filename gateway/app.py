@@ -234,6 +234,7 @@ def build_deployment(
     controller = DeploymentController(
         store,
         planning,
+        agents.placements,
         workshop,
         FolderEngines(store, fleet.catalogue, workers, agents.copies.bring, base.clock.now),
         fleet.versions,

@@ -45,7 +45,7 @@ from synergai.core.routes.deployment import (
 )
 from synergai.domain import REMOVED, WorkerId
 from synergai.errors import SynergaiError
-from synergai.names import by_version, split_version, stage_name
+from synergai.names import by_version, is_stage, split_version, stage_name
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gateway.deployment.workshop import Workshop
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.hub.placements import Placements
     from gateway.hub.store.storage import StoredVersion
     from gateway.hub.store.store import EngineStore
     from synergai.core.routes.deployment import Stages, WantedEngine
@@ -68,6 +69,10 @@ _MOST_CHANGING_S: Final = 60.0
 """Time that a deployment takes at most, as far as others are concerned."""
 _CHANGING_S: Final = 5.0
 """Time after the last step in which queries that have waited for it delay others."""
+
+_AT_REST_S: Final = 30.0
+"""Time for which the stages of an engine have been loaded until the engine itself is sent to
+workers, which may need it when one of them has left. Inspecting it delays queries."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +92,7 @@ class DeploymentController:
         self,
         store: EngineStore,
         planning: Planning,
+        placements: Placements,
         workshop: Workshop,
         folders: FolderEngines,
         versions: Versions,
@@ -122,8 +128,13 @@ class DeploymentController:
         self._serving = ServingStages(workers, versions.catalogue, on_closed)
         self._idle = IdleStages(store, workers, queued, clock)
         self._states: dict[EngineName, DeploymentState] = {}
+        # Since when an engine has been deployed as it is wanted.
+        self._deployed_at: dict[EngineName, float] = {}
+        self._withheld: Set[EngineName] = frozenset()
         store.follow(self._on_stored_changed)
         self._catalogue.deploys = self._deploys
+        self._placements = placements
+        placements.withholds = self._withholds
 
     def _on_stored_changed(self) -> None:
         self._stored = None
@@ -147,6 +158,16 @@ class DeploymentController:
             # Also of workers that have registered, and get no work yet.
             and any(each.too_large for each in self._catalogue.offers_of(engine).values())
         )
+
+    def _withholds(self, engine: EngineName) -> bool:
+        """Return whether stages of an engine, or a new version of it, are still being deployed."""
+        if is_stage(engine) or self._clock() > self._deployed_at.get(engine, math.inf) + _AT_REST_S:
+            return False
+        if (wanted := self._wanted.get(engine)) is not None:
+            return bool(wanted.routes)
+        answering = answering_version(self._versions, engine)
+        made = self._now_stored().stages.get(answering or engine)
+        return made is not None and bool(made.made) and not made.has_others
 
     def deployments(self) -> list[EngineDeployment]:
         """Return the engines that are deployed in stages, or need to be."""
@@ -235,6 +256,9 @@ class DeploymentController:
             loaded = self._serving.loaded(name)
             in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
             surplus |= made.without({*in_use, *stages_of(wanted.routes)})
+        now = self._clock()
+        deployed = self._wanted.keys() - unfinished - self._faults.keys()
+        self._deployed_at = {name: self._deployed_at.get(name, now) for name in deployed}
         unfinished -= self._faults.keys()
         if unfinished and self._clock() < self._changes_until:
             self._changing_at = self._clock()
@@ -248,6 +272,10 @@ class DeploymentController:
         retired = self._serving.apply(self._now_stored().stages)
         self._catalogue.retire(retired | surplus.keys())
         await self._idle.remove(surplus)
+        withheld = {name for name in candidates if self._withholds(name)}
+        if self._withheld - withheld:
+            self._placements.apply()
+        self._withheld = withheld
 
     def _plan(
         self,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gateway.deployment.figures import Cause, Figures
 from gateway.deployment.observed import (
+    answering_version,
     can_be_cut,
     cutting_of,
     fleet_of,
@@ -205,7 +206,11 @@ class Planning:
                 continue
             placed = self._placements.candidates(stored)
             workers = [each for each in placed if each.id in self._workers and not each.draining]
-            needs = all(_has_failed(each, stored) for each in workers) and not is_whole
+            answering = engines.stages.get(answering_version(self._versions, name) or name)
+            needs = not is_whole and (
+                (answering is not None and bool(answering.made))
+                or all(_has_failed(each, stored) for each in workers)
+            )
             if workers and (made is not None or cutting == "auto" or needs):
                 found[name] = Candidate(stored, cutting, workers, fault)
         return found

@@ -17,7 +17,7 @@ from synergai.names import versioned
 from synergai.v1 import common_pb2, hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from gateway.entry.access.workers import WorkerRules
     from gateway.fleet.worker import ConnectedWorker
@@ -40,7 +40,12 @@ _log = logging.getLogger(__name__)
 
 
 class Placements:
-    """The versions that are placed on the connected workers."""
+    """The versions that are placed on the connected workers.
+
+    Attributes:
+        withholds: returns whether a version is not sent to further workers for now. Call `apply`
+            when that ends.
+    """
 
     def __init__(
         self, store: EngineStore, connections: AgentConnections, rules: WorkerRules, pacer: Pacer
@@ -49,6 +54,7 @@ class Placements:
         self._connections = connections
         self._rules = rules
         self._pacer = pacer
+        self.withholds: Callable[[EngineName], bool] = lambda _: False
         store.follow(self.apply)
 
     def apply(self) -> None:
@@ -75,6 +81,11 @@ class Placements:
             key: stored
             for key, stored in self._store.versions.items()
             if self._is_placed(connection, worker, stored)
+            and (
+                key in worker.placed
+                or stored.name in worker.offered
+                or not self.withholds(stored.name)
+            )
         }
         digests = {key: stored.digest for key, stored in wanted.items()}
         known = {key: placed.digest for key, placed in worker.placed.items()}

@@ -129,6 +129,24 @@ async def test_placement_selects_by_class_label_and_id_and_may_change(
             await client.remove_engine("net", 1)
 
 
+async def test_version_that_is_withheld_stays_where_it_is_and_goes_to_no_further_worker(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    placements = gateway.app.agents.placements
+    async with AsyncExitStack() as stack:
+        early = await worker(stack, gateway, "early")
+        await push(client, pack(folder(tmp_path / "net"), "net", 1))
+        await early.until(lambda: wanted(early) == ["net/1"])
+        placements.withholds = lambda engine: engine == "net"
+        late = await worker(stack, gateway, "late")
+        await push(client, pack(folder(tmp_path / "other"), "other", 1), "other")
+        await early.until(lambda: wanted(early) == ["net/1", "other/1"])
+        await late.until(lambda: wanted(late) == ["other/1"])
+        placements.withholds = lambda _: False
+        placements.apply()
+        await late.until(lambda: wanted(late) == ["net/1", "other/1"])
+
+
 async def test_version_above_those_of_the_store_gets_no_requests_by_default(
     gateway: Gateway, client: Client, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.stages import EngineInStages
 from gateway.fleet.versions import VersionPolicy, Versions
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+from gateway.hub.placements import Placements
 from gateway.hub.store.storage import StoredVersion
 from gateway.hub.store.store import GATEWAY, EngineStore
 from synergai.core.routes.deployment import WantedEngine
@@ -108,6 +110,8 @@ class World:
         self.is_changing = False
         self.fails: SynergaiError | None = None
         self.fails_at = 0
+        self.placements = SimpleNamespace(apply=self.count_sent)
+        self.sent = 0
         self.steps = 0
         self.put(stored(NET, pushed_by="me"))
         self.start()
@@ -122,6 +126,7 @@ class World:
         self.controller = DeploymentController(
             cast("EngineStore", self),
             cast("Planning", self),
+            cast("Placements", self.placements),
             cast("Workshop", self),
             folders,
             self.resolved,
@@ -132,6 +137,9 @@ class World:
             lambda: self.with_jobs,
             self.clock,
         )
+
+    def count_sent(self) -> None:
+        self.sent += 1
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -674,6 +682,27 @@ async def test_stages_leave_once_a_later_version_answers_and_their_jobs_have_end
     world.with_jobs = set()
     await world.look(10)
     assert world.stages() == {}
+
+
+async def test_engine_in_stages_is_sent_to_workers_once_these_have_been_at_rest() -> None:
+    world = await deployed(World())
+    later = EngineName("net/2")
+    world.put(stored(later, pushed_by="me"))
+    withheld = filter(world.placements.withholds, (NET, later, "net.s0-4", "other"))
+    assert list(withheld) == [NET, later]
+    assert world.sent == 0
+    world.clock.now += 31.0
+    await world.look()
+    assert not world.placements.withholds(NET)
+    assert world.sent == 1
+
+
+async def test_engine_that_is_to_run_whole_again_is_sent_at_once() -> None:
+    world = await deployed(World())
+    world.plans.append(wanted())
+    await world.look()
+    assert not world.placements.withholds(NET)
+    assert world.sent == 1
 
 
 async def test_engine_is_unavailable_while_a_worker_with_one_of_its_stages_is_away() -> None:

@@ -171,6 +171,16 @@ async def test_engine_whose_stages_are_the_gateways_stays_planned_and_others_are
     assert await world.names() == []
 
 
+async def test_new_version_of_an_engine_in_stages_is_planned_before_workers_have_tried_it(
+    world: World,
+) -> None:
+    for number, cuts in enumerate([(0, 4), (4, 9)]):
+        world.put(stored(f"net.s{cuts[0]}-{cuts[1]}", ["worker=a"]))
+        world.catalogue.update(WorkerId("ab"[number]), stage(*cuts))
+    world.put(replace(stored(NET, pushed_by="me"), version=2))
+    assert await world.names() == ["net/2"]
+
+
 async def test_version_that_requests_are_to_get_is_planned(world: World) -> None:
     for version in (2, 3):
         world.put(replace(stored(NET, pushed_by="me"), version=version))
