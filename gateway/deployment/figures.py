@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.deployment.stage_times import CHANGE
 from synergai.names import engine_of_stage, split_version
 
 if TYPE_CHECKING:
@@ -12,6 +11,12 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName
 
+CHANGE: Final = 1.25
+"""Factor by which a figure differs that is planned for."""
+SHARE_CHANGE: Final = 1.5
+"""The same of the share of the queries that are for an engine, which bursts change."""
+LINK_CHANGE: Final = 2.0
+"""The same of a link: what others send over it meanwhile may halve its speed."""
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
 nothing: the time of a stage, the speed of a link, or the share of the queries that are for an
@@ -30,6 +35,7 @@ class Cause(NamedTuple):
     name: str = ""
     after: str = ""
     change: str = ""
+    factor: float = CHANGE
 
     def told_of(self, engine: EngineName) -> str:
         """Return the text for those who may observe an engine, and maybe no other."""
@@ -69,7 +75,9 @@ class Figures:
         for what, figure in figures.items():
             _, end = self._pauses.get(what, (0.0, now))
             before = self._planned.get(what)
-            if now < end or (before is not None and abs(figure - before) <= CHANGE * before):
+            if now < end or (
+                before is not None and before / what.factor <= figure <= before * what.factor
+            ):
                 continue
             change = "has risen" if before is not None and figure > before else "has fallen"
             return what._replace(change="is known" if before is None else change)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from gateway.deployment.figures import Cause, Figures
+from gateway.deployment.figures import LINK_CHANGE, SHARE_CHANGE, Cause, Figures
 from gateway.deployment.observed import (
     answering_version,
     can_be_cut,
@@ -33,7 +33,7 @@ from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
     from pathlib import Path
 
     from gateway.deployment.observed import StoredEngines, StoredStages
@@ -56,6 +56,8 @@ RETRY_S: Final = 30.0
 """Time after which a planner that has failed is tried again."""
 _MOST_OUTDATED: Final = 3
 """Plans in a row that are made again because engines or workers changed during them, at most."""
+_LEAST_QUERIES: Final = 32
+"""Queries that tell which engines are asked how often."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
@@ -235,23 +237,30 @@ class Planning:
         """Return what was measured of stages, links and loads, by what it is."""
         figures: dict[Cause, float] = {}
         for name in candidates:
-            figures |= _time_figures(name, self.times.of(name))
+            figures |= _time_figures(name, self.times.unplanned(name))
         # Unused links do not matter, and transfers of stages slow down the others.
-        if figures and not self._versions.catalogue.stages.degraded:
+        is_used = any(map(self.times.of, candidates))
+        if is_used and not self._versions.catalogue.stages.degraded:
             figures |= self._speeds(workers)
-        rates = list(map(self.times.expected_per_s, candidates))
-        if len(rates) > 1 and any(rates):
-            figures |= {
-                Cause("the share of the queries that are for", name): share
-                for name, share in zip(candidates, query_shares(rates), strict=True)
-            }
-        return figures
+        return figures | self._shares(candidates)
+
+    def _shares(self, candidates: Collection[EngineName]) -> dict[Cause, float]:
+        """Return the share of the queries that are for each engine, once there were enough."""
+        if len(candidates) < 2 or sum(map(self.times.expected, candidates)) < _LEAST_QUERIES:
+            return {}
+        shares = query_shares(list(map(self.times.expected_per_s, candidates)))
+        return {
+            Cause("the share of the queries that are for", name, factor=SHARE_CHANGE): share
+            for name, share in zip(candidates, shares, strict=True)
+        }
 
     def _speeds(self, workers: Sequence[ConnectedWorker]) -> dict[Cause, float]:
         """Return the speeds of the links that are known."""
         hosts = {GATEWAY, *(worker.id for worker in workers)}
         return {
-            Cause(f"the speed of the link from {source} to {target}"): link.bytes_per_s
+            Cause(
+                f"the speed of the link from {source} to {target}", factor=LINK_CHANGE
+            ): link.bytes_per_s
             for (source, target), link in self._probes.known().items()
             if {source, target} <= hosts
         }
@@ -281,14 +290,18 @@ class Planning:
         limits = self._limits_of(workers)
         engines = candidates.keys() | stages.keys()
         now = self._clock()
-        self.times.observe(self._workers.values(), engines, now, is_changing=is_changing)
-        figures = self._observe(candidates, list(workers.values()))
+        asked = self._versions.catalogue.stages.asked
+        self.times.observe(self._workers.values(), engines, now, asked, is_changing=is_changing)
+        observed = figures = self._observe(candidates, list(workers.values()))
         seen = (
             [(each.id, each.worker_class, memory_bytes(each)) for each in workers.values()],
             [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             limits,
         )
-        is_due, cause = self._is_due(seen, {} if is_changing else figures)
+        if is_changing:  # what is asked does not depend on it
+            shares = self._shares(candidates)
+            figures = {what: shares[what] for what in shares if what not in self._figures}
+        is_due, cause = self._is_due(seen, figures)
         if (ended := self._under_way) is not None:
             if not ended.done():
                 return None
@@ -300,7 +313,7 @@ class Planning:
             self._again_at = self._clock()  # even if all is as it was by the next look
         if is_due:
             self._planned, self._cause = seen, cause
-            self._figures.set_planned(figures)
+            self._figures.set_planned(observed)
             work = self._plan(candidates, present, list(workers.values()), limits)
             self._under_way = self.tasks.start_awaited(work)
         return None
@@ -353,7 +366,7 @@ class Planning:
                 for each in found
             ]
         for wanted in found:
-            self.times.set_planned(wanted.name, wanted.times)
+            self.times.set_planned(wanted.name, wanted.times, is_whole=not wanted.routes)
             times = _time_figures(wanted.name, wanted.times)
             self._figures.add_planned({w: s for w, s in times.items() if w not in self._figures})
         found += impossible

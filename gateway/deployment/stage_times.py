@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.core.routes.deployment import StageTime
@@ -24,7 +25,10 @@ WINDOW_S: Final = 1.0
 RATE_WINDOWS: Final = 5
 """Windows over which rates are averaged, so that they do not follow each burst."""
 CHANGE: Final = 0.25
-"""Relative change of a figure that is planned for."""
+"""Relative change of a time that tells something."""
+_SHARED_CHANGE: Final = 1.4
+"""Factor below which what stages of several engines take on one worker is as planned: how long they
+wait for each other is not known any better."""
 _LEAST: Final = 3
 """Queries that tell how long one takes."""
 
@@ -34,9 +38,9 @@ class StageTimes:
 
     def __init__(self) -> None:
         # At the ends of the last windows: when, and seconds and queries in all.
-        self._ends: deque[tuple[float, dict[_Key, tuple[float, int]]]] = deque(
-            maxlen=RATE_WINDOWS + 1
-        )
+        self._ends: deque[tuple[float, dict[_Key, _Count]]] = deque(maxlen=RATE_WINDOWS + 1)
+        # At these times: the requests for each engine in all.
+        self._asked: deque[Mapping[EngineName, int]] = deque(maxlen=RATE_WINDOWS + 1)
         # Of the queries since those that told how long the next one takes.
         self._since: dict[_Key, tuple[float, int]] = {}
         # What the last ones took, and what such queries took when two in a row agreed, and when.
@@ -45,23 +49,27 @@ class StageTimes:
         # By stage and id of a worker: what a query was planned to take.
         self._planned: dict[tuple[EngineName, str], float] = {}
 
-    def set_planned(self, engine: EngineName, times: Iterable[StageTime]) -> None:
-        """Set what queries of the stages of an engine are planned to take."""
+    def set_planned(
+        self, engine: EngineName, times: Iterable[StageTime], *, is_whole: bool = False
+    ) -> None:
+        """Set what queries of an engine are planned to take, in stages or whole."""
         for each in times:
-            stage = stage_name(engine, each.first, each.last)
-            self._planned[stage, each.worker] = each.seconds
+            name = engine if is_whole else stage_name(engine, each.first, each.last)
+            self._planned[name, each.worker] = each.seconds
 
     def observe(
         self,
         workers: Iterable[ConnectedWorker],
         engines: Collection[EngineName],
         now: float,
+        asked: Mapping[EngineName, int] = MappingProxyType({}),
         *,
         is_changing: bool = False,
     ) -> None:
         """Begin another window if the last one has ended.
 
         Args:
+            asked: the requests for each engine until now.
             is_changing: stages are being deployed. Loads delay queries, which tell nothing then.
         """
         ended_at, _ = self._ends[-1] if self._ends else (-WINDOW_S, {})
@@ -93,6 +101,7 @@ class StageTimes:
                 self._since[key] = 0.0, 0
                 self._note(key, seconds / queries, now)
         self._ends.append((now, counts))
+        self._asked.append(dict(asked))
 
     def _own(self, new: Mapping[_Key, _Count], elapsed_s: float) -> dict[_Key, _Count]:
         """Return what queries would have taken if each worker had run one stage at a time.
@@ -106,12 +115,15 @@ class StageTimes:
             if len(busy) < 2:
                 continue
             known = {key: new[key][1] * self._planned.get((key[1], worker.id), 0.0) for key in busy}
-            if not all(known.values()):
+            is_planned = all(known.values())
+            if not is_planned:
                 known = {key: new[key][0] for key in busy}
             # A query that arrives while the other stage runs waits for half a query of it.
             shares = sum(new[key][0] for key in busy) / elapsed_s
             own_s = elapsed_s * min(1.0, 2 * (math.sqrt(1 + shares) - 1))
             part = own_s / (sum(known.values()) or 1.0)
+            if is_planned and 1 / _SHARED_CHANGE < part < _SHARED_CHANGE:
+                part = 1.0
             found |= {key: (part * known[key], new[key][1]) for key in busy}
         return found
 
@@ -141,12 +153,24 @@ class StageTimes:
             if at >= latest[worker] - RATE_WINDOWS * WINDOW_S
         )
 
+    def unplanned(self, engine: EngineName) -> tuple[StageTime, ...]:
+        """Return those of `of` that are not as planned, by a share of the longest one planned.
+
+        Others limit the rate of the engine as little as before.
+        """
+        times = [
+            (each, self._planned.get((stage_name(engine, each.first, each.last), each.worker), 0.0))
+            for each in self.of(engine)
+        ]
+        least_s = CHANGE * max((planned_s for _, planned_s in times), default=0.0)
+        return tuple(each for each, planned_s in times if abs(each.seconds - planned_s) > least_s)
+
     def queries_per_s(self, engine: EngineName) -> float:
         """Return the rate at which queries of an engine began lately, whole or in stages."""
         return sum(
             queries
             for (_, name), (_, queries) in self._rates(engine)
-            if name == engine or not stage_positions(name)[0]
+            if name == engine or _is_first(name)
         )
 
     def expected_per_s(self, engine: EngineName) -> float:
@@ -158,7 +182,24 @@ class StageTimes:
         _, counts = self._ends[-1] if self._ends else (0.0, {})
         engines = {engine_of_stage(stage) for _, stage in counts}
         others = (each for each in engines if split_version(each)[0] == name)
-        return self.queries_per_s(engine) or sum(map(self.queries_per_s, others))
+        return self._arriving_per_s(engine) or sum(map(self._arriving_per_s, others))
+
+    def expected(self, engine: EngineName) -> float:
+        """Return the number of queries from which that rate is known."""
+        elapsed_s = self._ends[-1][0] - self._ends[0][0] if self._ends else 0.0
+        return elapsed_s * self.expected_per_s(engine)
+
+    def _arriving_per_s(self, engine: EngineName) -> float:
+        """Return the rate at which queries of an engine arrived, also those that wait."""
+        if len(self._ends) < 2:
+            return 0.0
+        (began, _), (now, counts) = self._ends[0], self._ends[-1]
+        computed = 0
+        for key, (_, queries) in counts.items():
+            if key[1] == engine or (engine_of_stage(key[1]) == engine and _is_first(key[1])):
+                computed += queries - next(each[key][1] for _, each in self._ends if key in each)
+        requests = self._asked[-1].get(engine, 0) - self._asked[0].get(engine, 0)
+        return max(requests, computed) / (now - began)
 
     def _rates(self, engine: EngineName) -> Iterator[tuple[_Key, tuple[float, float]]]:
         """Yield the seconds and queries of an engine per second, by worker and stage."""
@@ -170,3 +211,8 @@ class StageTimes:
             if began < now:
                 elapsed_s = now - began
                 yield key, ((seconds - first[0]) / elapsed_s, (queries - first[1]) / elapsed_s)
+
+
+def _is_first(name: EngineName) -> bool:
+    """Return whether an engine is the first stage of another one."""
+    return is_stage(name) and not stage_positions(name)[0]

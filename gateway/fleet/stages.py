@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import EngineUnusable
@@ -46,6 +46,7 @@ class StageChains:
         retired: stages in which queries do not begin any more.
         preferred: engines that run in stages although workers have them whole, as that pays.
         awaited: engines whose stages are being planned, made or loaded.
+        asked: requests for each engine, counted while there are stages of any.
         degraded: whether an engine lacks workers of its stages, or waits for better ones.
     """
 
@@ -54,6 +55,7 @@ class StageChains:
         self.retired: frozenset[EngineName] = frozenset()
         self.preferred: Set[EngineName] = frozenset()
         self.awaited: Set[EngineName] = frozenset()
+        self.asked: Counter[EngineName] = Counter()
         self.degraded = False
         self._in_service = in_service
         self._stages: defaultdict[EngineName, set[EngineName]] = defaultdict(set)

@@ -91,7 +91,10 @@ class StagedRequests:
             engine = self._versions.resolve(message.model_name, message.model_version, drawn_by)
         except SynergaiError:
             return None
-        if engine not in self._versions.catalogue.stages:
+        stages = self._versions.catalogue.stages
+        if not charged and not tried:
+            stages.asked[engine] += 1
+        if engine not in stages:
             return None
         call, options = call.resolved()
         try:

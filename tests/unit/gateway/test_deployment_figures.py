@@ -1,6 +1,6 @@
 """Changes of figures that are planned for."""
 
-from gateway.deployment.figures import Cause, Figures
+from gateway.deployment.figures import LINK_CHANGE, Cause, Figures
 from tests.clocks import FakeClock
 
 TIME, SPEED = Cause("the time of", "net.s0-4", "on a"), Cause("the speed of the link")
@@ -36,3 +36,12 @@ def test_change_that_moved_no_stage_pauses_its_own_figure_only() -> None:
     figures.pause(changed, is_alike=True)
     assert figures.change({TIME: 0.1, SPEED: 0.5}) == SPEED._replace(change="has fallen")
     assert figures.change({TIME: 0.1, SPEED: 1.0}) is None
+
+
+def test_link_is_planned_for_once_its_speed_has_more_than_doubled_or_halved() -> None:
+    figures, link = Figures(FakeClock()), SPEED._replace(factor=LINK_CHANGE)
+    figures.set_planned({link: 100.0})
+    assert figures.change({link: 52.0}) is None
+    assert figures.change({link: 190.0}) is None
+    assert figures.change({link: 48.0}) == link._replace(change="has fallen")
+    assert figures.change({link: 210.0}) == link._replace(change="has risen")

@@ -113,12 +113,13 @@ class World:
         engines = stored_engines(cast("EngineStore", self))
         return list(await self.planning.candidates(engines, self.with_jobs))
 
-    async def look(self, times: int = 1, pause_s: float = 0.5) -> int:
+    async def look(self, times: int = 1, pause_s: float = 0.5, *, is_changing: bool = False) -> int:
         """Look some times; return the number of plans so far."""
         engines = stored_engines(cast("EngineStore", self))
         for _ in range(times):
             candidates = await self.planning.candidates(engines, self.with_jobs)
-            self.found = self.planning.plan(candidates, engines.stages, {}) or self.found
+            found = self.planning.plan(candidates, engines.stages, {}, is_changing=is_changing)
+            self.found = found or self.found
             await self.planning.tasks.wait()
             self.clock.now += pause_s
         return len(self.orders)
@@ -441,6 +442,26 @@ async def test_demand_that_shifts_between_engines_is_planned_for(world: World, l
     ]
 
 
+async def test_what_is_asked_is_planned_for_once_it_is_known_although_stages_are_loaded(
+    world: World,
+) -> None:
+    world.add("other")
+    before = await world.look(10)
+    worker = world.workers[WorkerId("a")]
+
+    async def ask(windows: int, queries: int) -> int:
+        for _ in range(windows):
+            run(worker, "net.s0-4", 0.02, 10)
+            run(worker, "other.s0-4", 0.002, queries)
+            await world.look(2, pause_s=WINDOW_S / 2, is_changing=True)
+        return len(world.orders)
+
+    assert await ask(2, 10) == before
+    assert await ask(3, 10) == before + 1
+    assert "the share of the queries that are for net is known" in world.found[0].reason
+    assert await ask(10, 100) == before + 1
+
+
 async def test_plan_over_unknown_links_is_made_again_with_what_was_measured(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,7 +531,7 @@ async def test_reason_of_a_plan_names_the_stages_of_its_own_engine_only(world: W
     world.add("other/2")
     await world.look(10)
     for _ in range(8):
-        run(worker, "other.s0-4/2", 0.001 * WINDOW_S, 20)
+        run(worker, "other.s0-4/2", 0.001 * WINDOW_S, 5)
         await world.look(2, pause_s=WINDOW_S)
     assert [each.reason for each in world.found] == [
         f"as asked; planned again: the time of {name} on a is known"

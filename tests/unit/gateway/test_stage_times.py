@@ -106,3 +106,46 @@ def test_rates_are_means_over_some_windows() -> None:
     for window in range(3, 3 + RATE_WINDOWS):
         times.observe([worker], {NET}, window * WINDOW_S)
     assert times.queries_per_s(NET) == 0
+
+
+@pytest.mark.parametrize(("planned_s", "found_s"), [(0.1, 0.1), (0.08, 0.08), (0.05, 0.1)])
+def test_engines_that_share_a_worker_take_what_was_planned_unless_they_take_much_longer(
+    planned_s: float, found_s: float
+) -> None:
+    worker, times, other = make_worker("a"), StageTimes(), EngineName("other")
+    for engine in (NET, other):
+        times.set_planned(engine, [StageTime("a", 0, 4, planned_s)])
+    for window in range(5):
+        times.observe([worker], {NET, other}, window * WINDOW_S)
+        for engine in (NET, other):  # each one waits for the other
+            run(worker, f"{engine}.s0-4", 0.2, 5)
+    [observed] = times.of(NET)
+    assert observed.seconds == pytest.approx(found_s)
+
+
+def test_time_is_as_planned_unless_it_differs_by_a_share_of_the_longest_one() -> None:
+    one, two, times = make_worker("a"), make_worker("b"), StageTimes()
+    times.set_planned(NET, [StageTime("a", 0, 4, 0.1), StageTime("b", 4, 9, 0.01)])
+    found = []
+    for window, seconds in enumerate([0.03] * 4 + [0.04] * 4):
+        times.observe([one, two], {NET}, window * WINDOW_S)
+        run(one, "net.s0-4", 0.11, 5)
+        run(two, "net.s4-9", seconds, 5)
+        found.append([each.worker for each in times.unplanned(NET)])
+    assert len(times.of(NET)) == 2
+    assert found[4] == []
+    assert found[-1] == ["b"]
+
+
+def test_requests_that_wait_are_expected_as_well() -> None:
+    worker, times, other = make_worker("a"), StageTimes(), EngineName("other")
+    for window in range(3):
+        times.observe(
+            [worker], {NET, other}, window * WINDOW_S, {NET: 5 * window, other: 20 * window}
+        )
+        run(worker, "net.s0-4", 0.01, 5)
+        run(worker, "other.s0-4", 0.01, 1 if window else 5)
+    assert times.queries_per_s(other) == pytest.approx(1 / WINDOW_S)
+    assert times.expected_per_s(other) == pytest.approx(20 / WINDOW_S)
+    assert times.expected_per_s(NET) == pytest.approx(5 / WINDOW_S)
+    assert times.expected(other) == pytest.approx(40)
