@@ -140,6 +140,8 @@ class StageChains:
             for stage in self._serving_stages(engine)
             if (stage.stage_of, stage.stage_end) == (model, end)
         }
+        ends = {last for _, last in found}  # nothing leads to stages that begin elsewhere
+        found = {each: found[each] for each in found if each[0] in {0, *ends}}
         if whole is not None:
             if whole.digest != model:
                 return {}
