@@ -48,7 +48,7 @@ def start(fleet: LocalFleet) -> None:
     models.mkdir(exist_ok=True)
     fleet.start_gateway(["--access", str(table)])
     token.write_text(TOKEN)
-    options = ["--threads", "1", "--enrolment-token-file", str(token)]
+    options = ["--threads", "1", "--token-file", str(token)]
     fleet.start_agent(WORKER, models=models, options=options)
 
 

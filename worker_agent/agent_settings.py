@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from worker_agent.power.controller import PowerMode
 
-TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
-"""Environment variable with the token of `enrolment_token_file`."""
+TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_TOKEN"  # noqa: S105  # a variable's name
+"""Environment variable with the token, for an agent without `token_file`."""
 
 
 def _default_worker_id() -> str:
@@ -226,7 +226,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         None
     )
     tls_key: Annotated[Path | None, "Private key (PEM) of --tls-cert."] = None
-    enrolment_token_file: Annotated[
+    token_file: Annotated[
         Path | None,
         "File with the token that the gateway's access table has a row for, from 'synergai access "
         "token ID --worker'.",

@@ -82,7 +82,7 @@ class Machine:
         for name in ("w1", "w2"):
             options = ["--threads", "1"]
             if access:
-                options += ["--enrolment-token-file", str(folder / f"{name}.token")]
+                options += ["--token-file", str(folder / f"{name}.token")]
             self.fleet.start_agent(name, models=self.models, options=options)
         self.fleet.wait_for_workers(2)
 

@@ -18,7 +18,7 @@ def read_token(file: Path | None, text: str) -> str:
         token = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidInput(f"--enrolment-token-file {file} cannot be read: {reason}") from None
+        raise InvalidInput(f"--token-file {file} cannot be read: {reason}") from None
     if not token:
-        raise InvalidInput(f"--enrolment-token-file {file} is empty")
+        raise InvalidInput(f"--token-file {file} is empty")
     return token

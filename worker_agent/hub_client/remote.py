@@ -52,7 +52,7 @@ def open_link(config: AgentSettings, token: str = "") -> RemoteHub:
         config.gateway,
         config.max_message_bytes,
         partial(ClientTls.read, config.tls_ca, config.tls_cert, config.tls_key),
-        partial(read_token, config.enrolment_token_file, token),
+        partial(read_token, config.token_file, token),
         LatestLeader(config.state),
     )
     hub.check()

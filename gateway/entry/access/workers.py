@@ -122,7 +122,7 @@ def _needed(row: AllowedWorkers, joining: JoiningWorker) -> str:
     return (
         f"{'another' if joining.token_sha256 else 'a'} token: make one, and its row of the access "
         f"table, with 'synergai access token {joining.id} --worker', and start the agent with "
-        "--enrolment-token-file"
+        "--token-file"
     )
 
 

@@ -203,7 +203,7 @@ async def test_agent_joins_by_the_token_in_its_file_and_returns_by_the_next_one(
             *(sys.executable, "-m", "synergai", "agent", "--gateway", gateway.hub_address),
             *("--models", str(tmp_path / "models"), "--state", str(tmp_path / "agent")),
             *("--worker-id", "edge-1", "--power", "none"),
-            *("--enrolment-token-file", str(token_file)),
+            *("--token-file", str(token_file)),
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:

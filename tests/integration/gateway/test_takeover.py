@@ -135,7 +135,7 @@ async def test_client_waits_for_the_job_of_a_hung_leader_which_the_standby_compl
     with LocalFleet(tmp_path / "leader") as leader, LocalFleet(tmp_path / "standby") as standby:
         await asyncio.to_thread(leader.start_gateway, options)
         hubs = f"{leader.hub_address},{standby.hub_address}"
-        of_worker = ["--gateway", hubs, "--enrolment-token-file", str(token)]
+        of_worker = ["--gateway", hubs, "--token-file", str(token)]
         leader.start_agent(WORKER, models=models, options=of_worker)
         await asyncio.to_thread(leader.wait_for_workers, 1)
         submitted = asyncio.get_running_loop().create_future()

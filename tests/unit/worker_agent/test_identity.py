@@ -18,11 +18,11 @@ def test_token_is_that_of_the_file_and_otherwise_of_the_variable(tmp_path: Path)
 
 def test_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    with pytest.raises(InvalidInput, match=r"--enrolment-token-file .*: No such file"):
+    with pytest.raises(InvalidInput, match=r"--token-file .*: No such file"):
         read_token(path, "of the variable")
     path.write_text("\n")
-    with pytest.raises(InvalidInput, match=r"--enrolment-token-file .* is empty"):
+    with pytest.raises(InvalidInput, match=r"--token-file .* is empty"):
         read_token(path, "")
     path.write_bytes(b"\xff")
-    with pytest.raises(InvalidInput, match=r"--enrolment-token-file .*: it is not text"):
+    with pytest.raises(InvalidInput, match=r"--token-file .*: it is not text"):
         read_token(path, "")
