@@ -71,7 +71,7 @@ _CHANGING_S: Final = 5.0
 """Time after the last step in which queries that have waited for it delay others."""
 
 _AT_REST_S: Final = 30.0
-"""Time for which the stages of an engine have been loaded until the engine itself is sent to
+"""Time for which the stages of an engine must have been loaded before the engine itself is sent to
 workers, which may need it when one of them has left. Inspecting it delays queries."""
 
 _log = logging.getLogger(__name__)
@@ -128,12 +128,14 @@ class DeploymentController:
         self._serving = ServingStages(workers, versions.catalogue, on_closed)
         self._idle = IdleStages(store, workers, queued, clock)
         self._states: dict[EngineName, DeploymentState] = {}
+        self._placements = placements
         # Since when an engine has been deployed as it is wanted.
         self._deployed_at: dict[EngineName, float] = {}
+        # All engines of the store at the last look, and those that are not sent to workers yet.
+        self._looked_at: Set[EngineName] = frozenset()
         self._withheld: Set[EngineName] = frozenset()
         store.follow(self._on_stored_changed)
         self._catalogue.deploys = self._deploys
-        self._placements = placements
         placements.withholds = self._withholds
 
     def _on_stored_changed(self) -> None:
@@ -160,14 +162,33 @@ class DeploymentController:
         )
 
     def _withholds(self, engine: EngineName) -> bool:
-        """Return whether stages of an engine, or a new version of it, are still being deployed."""
-        if is_stage(engine) or self._clock() > self._deployed_at.get(engine, math.inf) + _AT_REST_S:
-            return False
-        if (wanted := self._wanted.get(engine)) is not None:
-            return bool(wanted.routes)
+        """Return whether an engine is not sent to workers yet, so that its stages are sooner there.
+
+        Until the next look, that is each new version of an engine in stages.
+        """
+        if engine in self._looked_at or is_stage(engine):
+            return engine in self._withheld
         answering = answering_version(self._versions, engine)
         made = self._now_stored().stages.get(answering or engine)
         return made is not None and bool(made.made) and not made.has_others
+
+    def _withhold(self, candidates: Set[EngineName], unfinished: Set[EngineName]) -> None:
+        """Withhold the engines whose stages are being deployed, or were lately."""
+        now = self._clock()
+        deployed = self._wanted.keys() & candidates - unfinished
+        self._deployed_at = {name: self._deployed_at.get(name, now) for name in deployed}
+        names = {stored.name for stored in self._store.versions.values()}
+        before = {name for name in names if self._withholds(name)}
+        planned = () if self._plan_fault else candidates - self._faults.keys()
+        self._withheld = {
+            name
+            for name in planned
+            if now <= self._deployed_at.get(name, now) + _AT_REST_S
+            and (name not in self._wanted or self._wanted[name].routes)
+        }
+        self._looked_at = names
+        if before - self._withheld:
+            self._placements.apply()
 
     def deployments(self) -> list[EngineDeployment]:
         """Return the engines that are deployed in stages, or need to be."""
@@ -256,9 +277,7 @@ class DeploymentController:
             loaded = self._serving.loaded(name)
             in_use = made.loaded_on(self._workers.values()) if loaded is None else loaded
             surplus |= made.without({*in_use, *stages_of(wanted.routes)})
-        now = self._clock()
-        deployed = self._wanted.keys() - unfinished - self._faults.keys()
-        self._deployed_at = {name: self._deployed_at.get(name, now) for name in deployed}
+        self._withhold(candidates.keys(), unfinished)
         unfinished -= self._faults.keys()
         if unfinished and self._clock() < self._changes_until:
             self._changing_at = self._clock()
@@ -272,10 +291,6 @@ class DeploymentController:
         retired = self._serving.apply(self._now_stored().stages)
         self._catalogue.retire(retired | surplus.keys())
         await self._idle.remove(surplus)
-        withheld = {name for name in candidates if self._withholds(name)}
-        if self._withheld - withheld:
-            self._placements.apply()
-        self._withheld = withheld
 
     def _plan(
         self,

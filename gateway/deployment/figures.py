@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 CHANGE: Final = 1.25
 """Factor by which a figure differs that is planned for."""
 SHARE_CHANGE: Final = 1.5
-"""The same of the share of the queries that are for an engine, which bursts change."""
+"""The same for the share of the queries that are for an engine, which bursts change."""
 LINK_CHANGE: Final = 2.0
-"""The same of a link: what others send over it meanwhile may halve its speed."""
+"""The same for a link: what others send over it meanwhile may halve its speed."""
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
 nothing: the time of a stage, the speed of a link, or the share of the queries that are for an

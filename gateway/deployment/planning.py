@@ -57,7 +57,7 @@ RETRY_S: Final = 30.0
 _MOST_OUTDATED: Final = 3
 """Plans in a row that are made again because engines or workers changed during them, at most."""
 _LEAST_QUERIES: Final = 32
-"""Queries that tell which engines are asked how often."""
+"""Queries that tell which engines are asked how often, while stages are loaded."""
 _MOST_PLANS: Final = 3
 """Plans in a row, each with the links that the one before it had measured."""
 _SMALLER: Final = 0.95
@@ -245,10 +245,11 @@ class Planning:
         return figures | self._shares(candidates)
 
     def _shares(self, candidates: Collection[EngineName]) -> dict[Cause, float]:
-        """Return the share of the queries that are for each engine, once there were enough."""
-        if len(candidates) < 2 or sum(map(self.times.expected, candidates)) < _LEAST_QUERIES:
+        """Return the share of the queries that are for each engine, if there were any."""
+        rates = list(map(self.times.expected_per_s, candidates))
+        if len(rates) < 2 or not any(rates):
             return {}
-        shares = query_shares(list(map(self.times.expected_per_s, candidates)))
+        shares = query_shares(rates)
         return {
             Cause("the share of the queries that are for", name, factor=SHARE_CHANGE): share
             for name, share in zip(candidates, shares, strict=True)
@@ -280,8 +281,8 @@ class Planning:
 
         Args:
             present: routes of engines that stay as they are unless others save enough.
-            is_changing: the last plan is still being carried out, which changes of what was
-                measured do not stop.
+            is_changing: the last plan is still being carried out. Changes of what was measured
+                do not stop it, except that the shares of the queries become known.
 
         Raises:
             PlanFailed: the planner has failed.
@@ -298,8 +299,10 @@ class Planning:
             [(*one[:2], [w.id for w in one.workers], one.fault) for one in candidates.values()],
             limits,
         )
-        if is_changing:  # what is asked does not depend on it
-            shares = self._shares(candidates)
+        if is_changing:
+            # What is asked does not depend on it, once there were enough queries.
+            is_known = sum(map(self.times.expected, candidates)) >= _LEAST_QUERIES
+            shares = self._shares(candidates) if is_known else {}
             figures = {what: shares[what] for what in shares if what not in self._figures}
         is_due, cause = self._is_due(seen, figures)
         if (ended := self._under_way) is not None:

@@ -24,8 +24,10 @@ WINDOW_S: Final = 1.0
 """Time after which queries are counted again."""
 RATE_WINDOWS: Final = 5
 """Windows over which rates are averaged, so that they do not follow each burst."""
-CHANGE: Final = 0.25
-"""Relative change of a time that tells something."""
+_AGREES: Final = 0.25
+"""Relative difference of two times in a row that confirm each other."""
+_LEAST_SHARE: Final = 0.25
+"""Difference of a time from the planned one that counts, as a share of the longest one planned."""
 _SHARED_CHANGE: Final = 1.4
 """Factor below which what stages of several engines take on one worker is as planned: how long they
 wait for each other is not known any better."""
@@ -69,7 +71,7 @@ class StageTimes:
         """Begin another window if the last one has ended.
 
         Args:
-            asked: the requests for each engine until now.
+            asked: the requests in stages of each engine until now.
             is_changing: stages are being deployed. Loads delay queries, which tell nothing then.
         """
         ended_at, _ = self._ends[-1] if self._ends else (-WINDOW_S, {})
@@ -130,7 +132,7 @@ class StageTimes:
     def _note(self, key: _Key, query_s: float, now: float) -> None:
         """Note what the last queries took, some of which may have begun before a change."""
         last_s, self._last[key] = self._last.get(key, query_s), query_s
-        if abs(query_s - last_s) <= CHANGE * last_s:
+        if abs(query_s - last_s) <= _AGREES * last_s:
             self._seconds[key] = query_s, now
 
     def of(self, engine: EngineName) -> tuple[StageTime, ...]:
@@ -162,7 +164,7 @@ class StageTimes:
             (each, self._planned.get((stage_name(engine, each.first, each.last), each.worker), 0.0))
             for each in self.of(engine)
         ]
-        least_s = CHANGE * max((planned_s for _, planned_s in times), default=0.0)
+        least_s = _LEAST_SHARE * max((planned_s for _, planned_s in times), default=0.0)
         return tuple(each for each, planned_s in times if abs(each.seconds - planned_s) > least_s)
 
     def queries_per_s(self, engine: EngineName) -> float:

@@ -46,7 +46,7 @@ class StageChains:
         retired: stages in which queries do not begin any more.
         preferred: engines that run in stages although workers have them whole, as that pays.
         awaited: engines whose stages are being planned, made or loaded.
-        asked: requests for each engine, counted while there are stages of any.
+        asked: requests in stages that were accepted for each engine.
         degraded: whether an engine lacks workers of its stages, or waits for better ones.
     """
 
@@ -140,8 +140,11 @@ class StageChains:
             for stage in self._serving_stages(engine)
             if (stage.stage_of, stage.stage_end) == (model, end)
         }
-        ends = {last for _, last in found}  # nothing leads to stages that begin elsewhere
-        found = {each: found[each] for each in found if each[0] in {0, *ends}}
+        reached = {0}  # nothing leads to stages that begin elsewhere
+        for first, last in sorted(found):
+            if first in reached:
+                reached.add(last)
+        found = {each: found[each] for each in found if each[0] in reached}
         if whole is not None:
             if whole.digest != model:
                 return {}

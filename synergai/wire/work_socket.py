@@ -41,6 +41,7 @@ _LEAST_BYTES: Final = 64 << 10
 _LEAST_S: Final = 0.001
 """Time that they take: in less, they were here already, and waited to be read."""
 _RATES: Final = 9
+"""Messages whose rates tell that of the link; several of them may have shared it with others."""
 _WAKE_BYTES: Final = 64 << 10
 """Bytes of a large message that are received together: a slow link delivers each packet alone."""
 _FIRST_BYTES: Final = 1 << 20

@@ -91,10 +91,7 @@ class StagedRequests:
             engine = self._versions.resolve(message.model_name, message.model_version, drawn_by)
         except SynergaiError:
             return None
-        stages = self._versions.catalogue.stages
-        if not charged and not tried:
-            stages.asked[engine] += 1
-        if engine not in stages:
+        if engine not in self._versions.catalogue.stages:
             return None
         call, options = call.resolved()
         try:
@@ -108,6 +105,7 @@ class StagedRequests:
             if not tried:
                 # Until its end, so that a gateway which is stopping waits for all of its stages.
                 self._admission.acquire(0, accepted=charged)
+                self._versions.catalogue.stages.asked[engine] += 1
         except SynergaiError as error:
             if not tried:
                 self.inference.count_rejected(Admitted(call, engine, call.tenant), error)

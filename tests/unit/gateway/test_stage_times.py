@@ -108,8 +108,10 @@ def test_rates_are_means_over_some_windows() -> None:
     assert times.queries_per_s(NET) == 0
 
 
-@pytest.mark.parametrize(("planned_s", "found_s"), [(0.1, 0.1), (0.08, 0.08), (0.05, 0.1)])
-def test_engines_that_share_a_worker_take_what_was_planned_unless_they_take_much_longer(
+@pytest.mark.parametrize(
+    ("planned_s", "found_s"), [(0.16, 0.1), (0.12, 0.12), (0.08, 0.08), (0.05, 0.1)]
+)
+def test_engines_that_share_a_worker_take_what_was_planned_unless_they_differ_much(
     planned_s: float, found_s: float
 ) -> None:
     worker, times, other = make_worker("a"), StageTimes(), EngineName("other")

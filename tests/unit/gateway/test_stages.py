@@ -48,6 +48,13 @@ def places(stages: tuple[Engine, ...]) -> list[tuple[int, int]]:
     return [stage_positions(each.name) for each in stages]
 
 
+def test_stages_that_no_others_lead_to_are_no_candidates() -> None:
+    catalogue = Catalogue()
+    for each in (stage(0, 4), stage(4, 9), stage(3, 6), stage(6, 9)):
+        catalogue.update(BOX, each)
+    assert list(catalogue.stages.candidates(NET)) == [(0, 4), (4, 9)]
+
+
 @pytest.mark.parametrize(
     ("stages", "chain"),
     [
