@@ -340,8 +340,8 @@ _RESPONSE_BYTES: Final = 16
 """Bytes sent to a client that earn one more frame: it acknowledges messages with two frames."""
 _REFUSED_COST: Final = 32
 """Credit of a call whose header block is too large: more than the refusal earns."""
-_REFUSED_BYTES: Final = 512
-"""Bytes of such a block that cost one more."""
+_SURPLUS: Final = 64
+"""Fields of such a block beyond the limit that cost one more."""
 _ACKNOWLEDGED_COST: Final = 4
 """Credit of a frame that the server acknowledges: more than the acknowledgement earns."""
 
@@ -394,9 +394,9 @@ class FrameLimits:
         elif size <= SMALL_BYTES:
             self._small.take(1)
 
-    def count_refused(self, size: int) -> None:
-        """Count a call that is refused for its header block, which has this size."""
-        self._credit.take(_REFUSED_COST + size // _REFUSED_BYTES)
+    def count_refused(self, surplus: int) -> None:
+        """Count a call that is refused as its header block has so many fields too many."""
+        self._credit.take(_REFUSED_COST + surplus // _SURPLUS)
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""

@@ -8,7 +8,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack import HPACKError
+from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,11 +29,13 @@ MAX_FIELD_BYTES: Final = 16384
 """Most bytes of the fields of a call once they are decoded, each with `FIELD_OVERHEAD` more."""
 FIELD_OVERHEAD: Final = 32
 """Bytes that a field counts beside its name and value."""
-_MOST_DECODED: Final = 16 * MAX_FIELD_BYTES
-"""Bytes of the fields of a call that is refused, and not its connection: more than that is a bomb.
-"""
-_RESIZES: Final = tuple(bytes((first,)) for first in range(0x20, 0x40))
-"""What a block begins with that resizes the table."""
+_TOO_LONG: Final = bytes(MAX_FIELD_BYTES + 1)
+"""Stands for a longer name or value, which fits neither the limit nor the table."""
+_MOST_CUT: Final = 8 * MAX_FIELD_BYTES
+"""Bytes that are kept of a field that has not arrived in full."""
+_MOST_SURPLUS: Final = 50_000
+"""Fields beyond the limit: more than that is a bomb."""
+_INDICES: Final = bytes(range(0x81, 0xFF))
 _SOME_TIMEOUT: Final = (b"grpc-timeout", b"1S")
 _KNOWN_BLOCKS: Final = 64
 _KNOWN_FIELDS: Final = 256
@@ -51,6 +54,149 @@ _NAME: Final = re.compile(rb"[!-9;-@\[-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _MOST_DIGITS: Final = 19
 logging.getLogger("hpack").setLevel(logging.INFO)  # below, it logs values, tokens among them
+
+
+class BlockDecoder:
+    """Decodes header blocks, each to its end: the next ones refer to the table that it leaves.
+
+    Attributes:
+        changes: how often the table was changed.
+        has_begun: whether a part of a block was decoded, and not yet its last one.
+        surplus: fields of the last block beyond the limit.
+    """
+
+    def __init__(self) -> None:
+        self._table = HeaderTable()
+        self.changes = self.surplus = self._enough = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.has_begun = False
+        self._fields: list[Field] = []
+        self._room = MAX_FIELD_BYTES
+        # The beginning of a field, which is decoded again once there is twice as much of it.
+        self._cut = b""
+        # Bytes still to come of a value that is too long.
+        self._skipped = 0
+
+    def feed(self, part: bytes) -> None:
+        """Decode the next part of a block.
+
+        Raises:
+            ConnectionFault: it is malformed, and the table unknown from here on.
+        """
+        if not self.has_begun:
+            self.has_begun, self.surplus = True, 0
+        elif len(self._cut) > _MOST_CUT or self.surplus > _MOST_SURPLUS:
+            raise ConnectionFault("header fields that are too long or too many", ENHANCE_YOUR_CALM)
+        block, fields, room = self._cut + part, self._fields, self._room
+        table = self._table
+        at = begin = self._skipped
+        end = len(block)
+        if end < self._enough:
+            self._cut = block
+            return
+        self._enough = 0
+        try:
+            while at < end:
+                begin, first = at, block[at]
+                if first & 0x80:
+                    if room < 0:  # maybe a bomb: all that counts is that its entries exist
+                        known = _INDICES[: len(table.STATIC_TABLE) + len(table.dynamic_entries)]
+                        at = end - len(block[at:].lstrip(known))
+                        self.surplus += at - begin
+                        if at > begin:
+                            continue
+                    if first == 0xFF:
+                        index, at = _integer(block, at, 0x7F)
+                    else:  # most fields
+                        index, at = first & 0x7F, at + 1
+                    field = table.get_by_index(index)
+                elif first & 0x40:
+                    field, at = self._literal(block, at, 0x3F)
+                    self.changes += 1
+                    table.add(*field)
+                elif first & 0x20:
+                    if room != MAX_FIELD_BYTES:
+                        raise _malformed()
+                    at = self._resize(block, at)
+                    continue
+                else:
+                    field, at = self._literal(block, at, 0x0F)
+                room -= FIELD_OVERHEAD + len(field[0]) + len(field[1])
+                if room >= 0:
+                    fields.append(field)
+                else:
+                    self.surplus += 1
+        except IndexError:  # the field is cut
+            at, self._enough = begin, 2 * (end - begin)
+        except HPACKError:
+            raise _malformed() from None
+        self._room, self._cut, self._skipped = room, block[at:], max(0, at - end)
+
+    def end(self) -> list[Field] | None:
+        """Return the fields of a block that has arrived; None if they take too many bytes.
+
+        Raises:
+            ConnectionFault: it ends within a field.
+        """
+        if self._cut:
+            self._enough = 0
+            self.feed(b"")
+        fields = None if self._room < 0 else self._fields
+        if self._cut or self._skipped:
+            raise _malformed()
+        self._begin()
+        return fields
+
+    def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
+        index, at = _integer(block, at, mask)
+        if index:
+            name = self._table.get_by_index(index)[0]
+        else:
+            name, at = _string(block, at)
+        value, at = _string(block, at)
+        return (name, value), at
+
+    def _resize(self, block: bytes, at: int) -> int:
+        most, at = _integer(block, at, 0x1F)
+        if most > HeaderTable.DEFAULT_SIZE:  # as the server's settings name no other
+            raise _malformed()
+        self.changes += 1
+        self._table.maxsize = most
+        return at
+
+
+def _malformed() -> ConnectionFault:
+    return ConnectionFault("a malformed header block", COMPRESSION_ERROR)
+
+
+def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    """Return an integer (5.1) whose prefix has this mask, and where it ends."""
+    value = block[at] & mask
+    at += 1
+    if value < mask:
+        return value, at
+    for shift in range(0, 28, 7):
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise _malformed()
+
+
+def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return a name or value (5.2), and where it ends, if it is too long maybe behind the block."""
+    is_coded = block[at] & 0x80
+    size, at = _integer(block, at, 0x7F)
+    end = at + size
+    if size >= len(_TOO_LONG):  # also decoded: encoders use the code where it is shorter
+        return _TOO_LONG, end
+    if end > len(block):
+        raise IndexError
+    text = block[at:end]
+    return decode_huffman(text) if is_coded else text, end
 
 
 class CallHeaders(Struct, frozen=True):
@@ -86,52 +232,34 @@ TOO_LARGE: Final = CallHeaders(
 )
 
 
-class _Table(HeaderTable):
-    """A table that counts the entries that were added to it."""
-
-    added = 0
-
-    def add(self, name: bytes, value: bytes) -> None:
-        """Add an entry, and remove those for which there is no room with it."""
-        self.added += 1
-        super().add(name, value)
-
-
-class HeaderDecoder:
-    """Decodes the header blocks of one connection, whose table each of them may change."""
+class HeaderDecoder(BlockDecoder):
+    """Decodes the header blocks of one connection; all parts of a block but the last are fed."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder(_MOST_DECODED)
-        self._decoder.header_table = self._table = _Table()
+        super().__init__()
         # Clients repeat themselves: a block means the same as long as the table does not change.
         self._known: dict[bytes, CallHeaders] = {}
+        self._known_changes = 0
 
-    def decode(self, block: bytes) -> CallHeaders:
-        """Return what a block says.
+    def decode(self, part: bytes) -> CallHeaders:
+        """Return what a block says whose last part this is, or its only one.
 
         Raises:
-            ConnectionFault: it is malformed, or takes too much memory, and the table is unknown
-                from here on.
+            ConnectionFault: it is malformed, and the table unknown from here on.
         """
-        if (known := self._known.get(block)) is not None:
+        is_whole = not self.has_begun
+        if is_whole and (known := self._known.get(part)) is not None:
             return known
-        added = self._table.added
-        try:
-            fields: list[Field] = list(self._decoder.decode(block, raw=True))
-        except OversizedHeaderListError:
-            text = f"header fields that take more than {_MOST_DECODED:,} bytes"
-            raise ConnectionFault(text, ENHANCE_YOUR_CALM) from None
-        except HPACKError:
-            raise ConnectionFault("a malformed header block", COMPRESSION_ERROR) from None
-        is_short = len(block) <= _KNOWN_BYTES
-        if sum(FIELD_OVERHEAD + len(name) + len(value) for name, value in fields) > MAX_FIELD_BYTES:
-            headers = TOO_LARGE
-        else:
-            headers = _read_repeated(fields) if is_short else _read(fields)
-        if self._table.added != added or block.startswith(_RESIZES):
+        self.feed(part)
+        fields = self.end()
+        is_short = is_whole and len(part) <= _KNOWN_BYTES
+        read = _read_repeated if is_short else _read
+        headers = TOO_LARGE if fields is None else read(fields)
+        if self.changes != self._known_changes:
+            self._known_changes = self.changes
             self._known.clear()
         elif is_short and len(self._known) < _KNOWN_BLOCKS and _is_light(headers):
-            self._known[block] = headers
+            self._known[part] = headers
         return headers
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LARGEST_FRAME: Final = 1 << 20
 """Bytes of a frame: data of one frame is received where its message is put together."""
-MAX_BLOCK: Final = 128 << 10
+MAX_BLOCK: Final = 2 << 20
 """Bytes of a header block: more than proxies and clients send that do not heed the limit."""
 _BLOCK_PER_CALL: Final = 2048
 """Bytes of a header block that take about as long as a call."""
@@ -96,8 +96,8 @@ class NativeSession:
         self._to_skip = 0
         # Kind and stream of the frame that must follow, if there is only one.
         self._expected: tuple[int, int] | None = (http2.SETTINGS, 0)
-        # Flags and bytes of a header block that has not arrived in full.
-        self._block_flags, self._block = 0, bytearray()
+        # Flags and bytes of a header block that continues in the next frame.
+        self._block_flags = self._block_bytes = 0
         self._pings = 0
 
     @property
@@ -176,7 +176,7 @@ class NativeSession:
         self.begun, self.held = 0, False
         at, end = self._receive_preface(data) if self._preface else 0, len(data)
         if self.to_come or self._to_skip:
-            at = self._receive_rest(data, at)
+            at = self._receive_rest(data, at, calls)
         while (start := at + HEADER_BYTES) <= end and not self.held:
             length, flags, number = http2.HEADER.unpack_from(data, at)
             size, kind, number = length >> 8, length & 0xFF, number & MAX_NUMBER
@@ -219,7 +219,7 @@ class NativeSession:
         if kind > http2.CONTINUATION or kind in (http2.PRIORITY, http2.GOAWAY):
             self._limits.count(kind, size)
             self._to_skip = size
-            return self._receive_rest(data, start)
+            return self._receive_rest(data, start, calls)
         if kind <= HEADERS and flags & _PADDING:
             if size and start == end:
                 return at
@@ -238,7 +238,7 @@ class NativeSession:
                 self._receive_data(number, 0, b"", before + behind)
             self._partial = kind, number, flags
             self.to_come, self._to_skip = size - before - behind, behind
-            return self._receive_rest(data, stop)
+            return self._receive_rest(data, stop, calls)
         payload = data[start + before : stop - behind]
         if kind == DATA:
             self._receive_data(number, flags, payload, before + behind)
@@ -256,10 +256,15 @@ class NativeSession:
             self._receive_block(number, flags, payload)
         return stop
 
-    def _receive_rest(self, data: bytes, at: int) -> int:
+    def _receive_rest(self, data: bytes, at: int, calls: int) -> int:
         """Handle what has arrived of the rest of a frame; return where it ends."""
-        if at < len(data) and self.to_come:
-            part = memoryview(data)[at : at + self.to_come]
+        is_block = self._partial[0] != DATA
+        while at < len(data) and self.to_come:
+            if is_block and self.begun >= calls:
+                self.held = True
+                return at
+            size = min(self.to_come, http2.MAX_FRAME) if is_block else self.to_come
+            part = memoryview(data)[at : at + size]
             self.receive_part(part)
             at += len(part)
         skipped = min(self._to_skip, len(data) - at)
@@ -273,11 +278,9 @@ class NativeSession:
         if not is_free and (kind, number) != self._expected:
             raise ConnectionFault(f"an unexpected frame of type {kind}")
         most = _WHOLE_BYTES if kind == http2.SETTINGS else LARGEST_FRAME
-        if kind in _BLOCKS:
-            most = MAX_BLOCK - len(self._block)
-        if size > most:
+        if size > most or self._block_bytes + size > MAX_BLOCK:
             code = http2.FRAME_SIZE_ERROR if size > LARGEST_FRAME else http2.ENHANCE_YOUR_CALM
-            text = f"a frame of type {kind} with {size:,} bytes behind {len(self._block):,}"
+            text = f"a frame of type {kind} with {size:,} bytes behind {self._block_bytes:,}"
             raise ConnectionFault(text, code)
 
     def _receive_preface(self, data: bytes) -> int:
@@ -360,18 +363,18 @@ class NativeSession:
             stream.owner.end_requests()
 
     def _receive_block(self, number: int, flags: int, part: Buffer) -> None:
+        self.begun += len(part) // _BLOCK_PER_CALL
         if self._expected:
             flags = self._block_flags | flags & http2.END_HEADERS
-        self._block += part
         if not flags & http2.END_HEADERS:
+            self._block_bytes += len(part)
             self._expected, self._block_flags = (http2.CONTINUATION, number), flags
+            self._headers.feed(bytes(part))
             return
-        self._expected, block = None, bytes(self._block)
-        self._block.clear()
-        self.begun += len(block) // _BLOCK_PER_CALL
-        headers = self._headers.decode(block)
+        self._expected, self._block_bytes = None, 0
+        headers = self._headers.decode(bytes(part))
         if headers is TOO_LARGE:
-            self._limits.count_refused(len(block))
+            self._limits.count_refused(self._headers.surplus)
         if (stream := self._streams.get(number)) is not None:
             if not stream.is_open:
                 self._lose(number, http2.STREAM_CLOSED)

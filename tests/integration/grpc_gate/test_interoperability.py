@@ -170,7 +170,7 @@ async def test_custom_metadata(channel: grpc.aio.Channel) -> None:
         assert await call.code() is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("size", [20_000, 64_000, 100_000])
+@pytest.mark.parametrize("size", [20_000, 64_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("fields", [1, 20])
 async def test_metadata_that_is_too_large_ends_its_call_and_no_other(
     channel: grpc.aio.Channel, size: int, fields: int
