@@ -38,11 +38,10 @@ class Installer:
     def __init__(self, show: Callable[[str], object] | None = None, root: Path = Path("/")) -> None:
         self._show = show
         self._root = root
-        if show is None:
-            if shutil.which("systemctl") is None or not _BOOTED.is_dir():
-                self.require("systemd is not running on this machine")
-            if os.geteuid():
-                self.require("it needs root; run it with sudo")
+        if shutil.which("systemctl") is None or not _BOOTED.is_dir():
+            self.require("systemd is not running on this machine")
+        if os.geteuid():
+            self.require("it needs root; run it with sudo")
 
     def require(self, problem: str) -> None:
         """Check, before the first step, that nothing prevents the others."""
