@@ -48,7 +48,7 @@ class ProviderKind:
     """An execution provider.
 
     Attributes:
-        backends: those that it runs engines of; the CPU runs those of any.
+        backends: the backends whose engines it runs; the CPU runs engines of all backends.
         runtime_name: its name in ONNX Runtime; empty if it is not one of ONNX Runtime.
         fallbacks: the providers that run the nodes it does not support, before the CPU does.
         threads_option: option of ONNX Runtime with the number of threads; empty if it has none.

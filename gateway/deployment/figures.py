@@ -16,7 +16,7 @@ CHANGE: Final = 1.25
 SHARE_CHANGE: Final = 1.5
 """The same for the share of the queries that are for an engine, which bursts change."""
 LINK_CHANGE: Final = 2.0
-"""The same for a link: what others send over it meanwhile may halve its speed."""
+"""The same for the speed of a link, which other transfers over it may halve."""
 _AGAIN_S: Final = 10.0
 """Time until another change of a figure is planned for, if the last plan for it has changed
 nothing: the time of a stage, the speed of a link, or the share of the queries that are for an

@@ -156,9 +156,9 @@ class StageTimes:
         )
 
     def unplanned(self, engine: EngineName) -> tuple[StageTime, ...]:
-        """Return those of `of` that are not as planned, by a share of the longest one planned.
+        """Return the times that differ from their plan by a share of the longest planned one.
 
-        Others limit the rate of the engine as little as before.
+        Smaller differences hardly change the rate of the engine.
         """
         times = [
             (each, self._planned.get((stage_name(engine, each.first, each.last), each.worker), 0.0))

@@ -95,7 +95,7 @@ class Trial:
             return f"killed {len(hosts)}: {described(status, {ON_GPU})}"
 
     def beside_the_cpu(self) -> str:
-        """Start an agent for the GPU, beside that for the CPU: two jobs run at the same time."""
+        """Start an agent for the GPU next to the one for the CPU: two jobs run at the same time."""
         with self._fleet("beside", "[providers.CPU]\n", cpu_qps=900.0) as (fleet, client):
             self._start_agent(fleet, "gpu", "[providers.CUDA]\n")
             fleet.wait_for_workers(2)
