@@ -27,12 +27,13 @@ import uvloop
 from benchmarks.ports import free_port
 from benchmarks.workloads import identity
 from gateway.calls.requests.inference import Request
-from gateway.calls.servicers import inference
+from gateway.calls.servicers.inference import InferenceCalls
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.gateway_settings import GatewaySettings
 from gateway.serve.serve_settings import ServeSettings
 from gateway.serve.server import LocalServer
 from synergai.wire.native.connection import ClientConnection
+from synergai.wire.request_codec import RequestDecoder
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
 from worker_agent.host.inbox import Inbox
@@ -42,7 +43,6 @@ from worker_agent.hosts.launch import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
 REQUESTS: Final = 2000
 _WARM_UP: Final = 500
@@ -54,8 +54,8 @@ _BEGIN, _END = "client: sends", "client: has the response"
 
 _SERVE_STAMPS: Final = (
     (ClientConnection, "buffer_updated", "server: has the request"),
-    (inference, "parse_header", "gRPC: has received the message"),
-    (inference.InferenceCalls, "begin_call", "gateway: handler runs"),
+    (RequestDecoder, "parse", "gRPC: has received the message"),
+    (InferenceCalls, "begin_call", "gateway: handler runs"),
     (Dispatcher, "submit", "gateway: request is checked"),
     (RunningHost, "run_query", "agent: has the order"),
     (HostConnection, "data_received", "agent: reads the result"),
@@ -70,8 +70,8 @@ _HOST_STAMPS: Final = (
 _stamps: Final[list[tuple[float, str]]] = []
 
 
-def stamp(owner: type | ModuleType, function: str, label: str) -> None:
-    """Take a stamp whenever a function of a class or module is called."""
+def stamp(owner: type, function: str, label: str) -> None:
+    """Take a stamp whenever a method of a class is called."""
     original = getattr(owner, function)
 
     @functools.wraps(original)

@@ -23,7 +23,6 @@ from synergai.names import engine_of_stage, split_version
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.runtime.tasks import TaskBag
 from synergai.wire.job_inputs import input_of, sample_input, split_input
-from synergai.wire.request_codec import parse_header
 from synergai.wire.stages import as_inputs, of_stage
 from synergai.wire.validation import EXIT, LABEL
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from synergai.core.route import Route
     from synergai.core.scheduling.state.jobs import Ranges
     from synergai.domain import Job
-    from synergai.wire.request_codec import RequestHeader
+    from synergai.wire.request_codec import RequestDecoder, RequestHeader
 
 MOST_QUERIES: Final = 128
 """Queries of a job that are on their way."""
@@ -76,14 +75,14 @@ class StagedQuery:
     result: InputResult | None = None
     correct: bool | None = None
 
-    def begin(self, route: Route) -> None:
+    def begin(self, route: Route, decoder: RequestDecoder) -> None:
         """Prepare the input of the first stage, whose worker reports what is wrong with it."""
         self.data = self.inputs
         try:
             found = split_input(self.inputs)
             self.name = found.name
             if found.request is not None:
-                header = parse_header(found.request)
+                header = decoder.decode(found.request)
                 self.client = header.message
                 self.data = _first_input(route, self.inputs, header)
         except (DecodeError, InvalidInput):

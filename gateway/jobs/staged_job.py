@@ -27,6 +27,7 @@ from synergai.core.scheduling.state.jobs import Ranges
 from synergai.domain import AssignmentId, Configuration, Engine, Fault, Job, JobId, WorkerId
 from synergai.errors import InternalError
 from synergai.jobs import JobState
+from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.stages import as_whole, parse_stage_response
 from synergai.wire.validation import CORRECT
 
@@ -123,6 +124,7 @@ class StagedJob:
         self._feed = StagedFeed(
             job, pending, log, shared.room, largest_bytes, self._begin, self.fail
         )
+        self._decoder = RequestDecoder()
         self._closed = False
         self._recorded_at = self._clock.now()
         self._interval_s = 0.0  # between results; 0 until there are any
@@ -287,7 +289,7 @@ class StagedJob:
         for visit in ready.visits:
             query = self._queries[visit.query]
             if not ready.position:
-                query.begin(queue.route)
+                query.begin(queue.route, self._decoder)
             added.append((visit, query.data))
         queue.add(added)
 

@@ -2,18 +2,21 @@
 
 Protobuf copies every field that it parses, and most of a request is tensor data. Serialised
 messages can be split between fields, so the raw tensors are cut out first and stay views of the
-received buffer.
+received buffer. Successive requests of a client usually differ in tensor contents only; a
+`RequestTemplate` recognises them and skips parsing altogether.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
+from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
@@ -23,14 +26,19 @@ from synergai.oip.inference_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from synergai.domain import Engine
+
 Buffer: TypeAlias = bytes | memoryview
 
 SMALL_MESSAGE_BYTES: Final = 4096
 """Up to this size, letting protobuf copy is faster than iterating over fields in Python."""
+MAX_TEMPLATES: Final = 64
+"""Templates kept per decoder; clients send few kinds of requests, but could send any number."""
 MAX_FIELDS: Final = 8192
 """Largest number of top-level fields of a request or a response; no engine needs more. An 8 MiB
 message has room for four million, and iterating over them would block the event loop for seconds.
 """
+_INVALID_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 LENGTH_DELIMITED: Final = 2
 """Wire type of strings, bytes, messages and packed numbers."""
@@ -42,15 +50,106 @@ class RequestHeader(Struct, frozen=True):
     """A request with its raw tensors split off.
 
     Attributes:
-        message: the request without ``raw_input_contents``.
+        message: the request without ``raw_input_contents``. Must not be modified: requests of the
+            same template share it.
     """
 
     message: ModelInferRequest
     raw: Sequence[Buffer]
+    template: RequestTemplate | None = None
+
+
+@dataclass(slots=True, eq=False)
+class RequestTemplate:
+    """The common part of requests that differ only in the contents of their raw tensors.
+
+    `validated_for` is the engine that matching requests have been validated against.
+    """
+
+    message: ModelInferRequest
+    validated_for: Engine | None = field(default=None, init=False)
+    # What precedes a tensor, between two offsets, and where the tensor ends.
+    _frame: Sequence[tuple[int, int, bytes, int]]
+
+    @classmethod
+    def create(cls, data: Buffer, header: RequestHeader) -> Self | None:
+        """Create a template from the request in `data`; None if others are unlikely to match it.
+
+        Ids and parameters rarely repeat, and typed contents are part of the message itself.
+        """
+        message = header.message
+        if not header.raw or message.id or message.parameters:
+            return None
+        # Such a request is invalid, and its template would be as large as the client likes: a
+        # tensor takes two bytes in the message but a hundred times as many here.
+        if len(header.raw) != len(message.inputs):
+            return None
+        prefixes = [field_prefix(_RAW_INPUT_CONTENTS, len(raw)) for raw in header.raw]
+        end = len(data) - sum(map(len, prefixes)) - sum(map(len, header.raw))
+        head = bytes(data[:end])
+        # The bytes before the tensors must parse on their own: only then do they, and the field
+        # prefixes after them, mean the same in every request that matches.
+        if end > SMALL_MESSAGE_BYTES or not _is_message(head):
+            return None
+        frame, begin = [], 0
+        for prefix, raw in zip(prefixes, header.raw, strict=True):
+            start = end + len(prefix)
+            end = start + len(raw)
+            frame.append((begin, start, head + prefix, end))
+            begin, head = end, b""
+        template = cls(message, frame)
+        return template if template.match(data) is not None else None
+
+    def match(self, data: Buffer) -> list[Buffer] | None:
+        """Return the raw contents in `data` if it matches; its length must be the template's."""
+        contents: list[Buffer] = []
+        for begin, start, expected, end in self._frame:
+            if data[begin:start] != expected:
+                return None
+            contents.append(data[start:end])
+        return contents
+
+
+class RequestDecoder:
+    """Decoder of serialised requests that caches templates of earlier ones."""
+
+    def __init__(self) -> None:
+        self._templates: dict[int, RequestTemplate] = {}  # by length of the request
+        self._seen: set[int] = set()  # lengths received at least once
+
+    def decode(self, data: Buffer) -> RequestHeader:
+        """Decode the serialised ``ModelInferRequest`` in `data`."""
+        try:
+            return self.parse(data)
+        except DecodeError as error:
+            raise InvalidInput(_INVALID_REQUEST) from error
+
+    def parse(self, data: Buffer) -> RequestHeader:
+        """Decode like `decode`, but raise protobuf's `DecodeError`."""
+        size = len(data)
+        data = bytes(data) if size <= SMALL_MESSAGE_BYTES else memoryview(data)
+        template = self._templates.get(size)
+        if template is not None and (raw := template.match(data)) is not None:
+            return RequestHeader(template.message, raw, template)
+        header = parse_header(data)
+        if size not in self._seen:
+            # Encoded images and texts hardly ever repeat a length: a template for each would cost
+            # more than parsing and evict the useful ones.
+            if len(self._seen) >= MAX_TEMPLATES:
+                self._seen.clear()
+            self._seen.add(size)
+            return header
+        template = RequestTemplate.create(data, header)
+        if template is None:
+            return header
+        if len(self._templates) >= MAX_TEMPLATES:
+            self._templates.clear()
+        self._templates[size] = template
+        return RequestHeader(header.message, header.raw, template)
 
 
 def parse_header(data: Buffer) -> RequestHeader:
-    """Parse a serialised ``ModelInferRequest``; raises `DecodeError`."""
+    """Parse a serialised ``ModelInferRequest`` without templates; raises `DecodeError`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         message = ModelInferRequest.FromString(bytes(data))
         raw = list(message.raw_input_contents)
@@ -58,6 +157,14 @@ def parse_header(data: Buffer) -> RequestHeader:
         return RequestHeader(message, raw)
     rest, (contents,) = split_fields(data, _RAW_INPUT_CONTENTS, max_fields=MAX_FIELDS)
     return RequestHeader(ModelInferRequest.FromString(rest), contents)
+
+
+def _is_message(data: bytes) -> bool:
+    try:
+        ModelInferRequest.FromString(data)
+    except DecodeError:
+        return False
+    return True
 
 
 def check_response(data: Buffer) -> None:

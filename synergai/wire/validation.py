@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.oip.inference_pb2 import ModelInferRequest
+    from synergai.wire.request_codec import RequestHeader
 
 ELEMENT_BYTES: Final = {
     "BOOL": 1,
@@ -102,6 +103,19 @@ _NARROW: Final = {
     "UINT16": (0, 2**16 - 1),
 }
 """Ranges of the datatypes that are sent in a wider typed field."""
+
+
+def check_header(header: RequestHeader, engine: Engine) -> None:
+    """Validate a decoded request like `check_request`, reusing its template's earlier validation.
+
+    Only BYTES elements, which carry their own lengths, are checked again in every request.
+    """
+    template = header.template
+    if template is not None and template.validated_for is engine:
+        return
+    check_request(header.message, engine, header.raw)
+    if template is not None and all(each.datatype != "BYTES" for each in header.message.inputs):
+        template.validated_for = engine
 
 
 def check_request(

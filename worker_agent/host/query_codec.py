@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from synergai.domain import Engine, Outcome
@@ -17,8 +16,8 @@ from synergai.models.definition import ADVICE
 from synergai.names import versioned_variant
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.wire.arrays import DTYPES, read_tensors
-from synergai.wire.request_codec import SMALL_MESSAGE_BYTES, parse_header, raw_output_prefix
-from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_request
+from synergai.wire.request_codec import SMALL_MESSAGE_BYTES, RequestDecoder, raw_output_prefix
+from synergai.wire.validation import CORRECT, EXIT, LABEL, SAMPLE, TYPED_FIELDS, check_header
 from worker_agent.host.processing import EarlyExit, Processing
 from worker_agent.ipc import (
     INLINE_BYTES,
@@ -74,19 +73,17 @@ class QueryCodec:
         self._processing = processing
         self._samples = samples
         self._exit = EarlyExit(engine.exit, engine) if engine.exit else None
+        self._decoder = RequestDecoder()
 
     def decode(self, query: RunQuery) -> DecodedQuery:
         """Validate the request and convert it to model inputs."""
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
-        try:
-            header = parse_header(data)
-        except DecodeError as error:
-            raise InvalidInput("the message is not a valid inference.ModelInferRequest") from error
+        header = self._decoder.decode(data)
         message = header.message
         if not message.inputs and SAMPLE in message.parameters:
             return self._sample(query, message)
-        check_request(message, self._engine, header.raw)
+        check_header(header, self._engine)
         outputs = self._outputs(message)
         inputs = read_tensors(message.inputs, header.raw)
         begin = time.perf_counter()
@@ -165,8 +162,9 @@ def _check_size(size: int) -> None:
         )
 
 
-# A response is a list of parts, with tensors as views of the outputs, whose concatenation is the
-# serialised message: protobuf allows serialised fields to be concatenated.
+# Inputs are views of the request's bytes wherever alignment permits. A response is a list of parts,
+# with tensors as views of the outputs, whose concatenation is the serialised message: protobuf
+# allows serialised fields to be concatenated.
 
 TIMINGS: Final = "synergai_timings"
 """Request parameter: if true, the response includes the durations of its phases."""

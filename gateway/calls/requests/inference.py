@@ -33,7 +33,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.names import split_variant
-from synergai.wire.validation import check_request
+from synergai.wire.validation import check_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -285,8 +285,9 @@ class Inference:
             caller.check_priority(options.priority)
         size = len(call.raw.data)
         admitted.usage = self._admission.start_request(admitted.tenant, size, charged=charged)
-        if not is_pulled:
-            check_request(header.message, engine, header.raw)
+        template = header.template
+        if not is_pulled and (template is None or template.validated_for is not engine):
+            check_header(header, engine)
         if options.min_accuracy:
             self._versions.check_floor(engine.name, options.min_accuracy, admitted.variant)
         if budget_s is not None and budget_s <= 0:

@@ -33,7 +33,7 @@ from synergai.runtime.tasks import TaskBag
 from synergai.wire.request_codec import serialise_request
 from synergai.wire.rpc import RawRequest
 from synergai.wire.stages import as_inputs, as_whole, of_stage
-from synergai.wire.validation import DROP, LEAVE, check_request
+from synergai.wire.validation import DROP, LEAVE, check_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -98,7 +98,7 @@ class StagedRequests:
             route = self.routes.find(engine, options.min_accuracy, self.now_s, self._rate)
             if route is None or not _may_begin(route, tried):
                 return None
-            check_request(call.raw.parsed.message, route.whole, call.raw.parsed.raw)
+            check_header(call.raw.parsed, route.whole)
             if options.min_accuracy and not route.engines[-1].stage_of:
                 self._versions.check_floor(engine, options.min_accuracy, "")
             self._check_feasible(route, call.budget_s)

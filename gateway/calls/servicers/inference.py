@@ -31,7 +31,7 @@ from synergai.wire.parameters import (
     tenant_from_metadata,
     valid_id,
 )
-from synergai.wire.request_codec import parse_header
+from synergai.wire.request_codec import RequestDecoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -149,6 +149,7 @@ class InferenceServicer:
         self._reading = TaskBag()
 
     def handler(self) -> rpc.Service:
+        read = RequestDecoder().parse
         return rpc.Service(
             "inference.GRPCInferenceService",
             {
@@ -169,10 +170,10 @@ class InferenceServicer:
                     self.unload, repository_pb2.RepositoryModelUnloadRequest
                 ),
                 "ModelInfer": rpc.BegunUnary(
-                    self.model_infer, self.finish, parse_header, oip.ModelInferRequest
+                    self.model_infer, self.finish, read, oip.ModelInferRequest
                 ),
                 "ModelStreamInfer": rpc.raw_written_stream(
-                    self.model_stream_infer, parse_header, oip.ModelInferRequest
+                    self.model_stream_infer, read, oip.ModelInferRequest
                 ),
             },
         )

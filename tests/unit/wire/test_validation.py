@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, InferTensorContents, ModelInferRequest
+from synergai.wire.request_codec import RequestDecoder
 from synergai.wire.validation import (
     ELEMENT_BYTES,
     MAX_BYTES_ELEMENTS,
     MAX_IMAGES,
     TYPED_FIELDS,
+    check_header,
     check_request,
     classification_count,
 )
@@ -81,6 +83,27 @@ def test_empty_tensor_bounds_its_other_dimensions() -> None:
     check_request(request(tensor(shape=(0, 1 << 24)), raw=(b"",)), pairs)
     with pytest.raises(InvalidInput, match="its other dimensions too large"):
         check_request(request(tensor(shape=(0, 1 << 25)), raw=(b"",)), pairs)
+
+
+def test_template_is_validated_again_for_another_engine() -> None:
+    decoder = RequestDecoder()
+    data = request(tensor(), raw=(bytes(8),)).SerializeToString()
+    check_header(decoder.decode(data), ENGINE)
+    check_header(decoder.decode(data), ENGINE)
+    with pytest.raises(InvalidInput, match="must be FP64"):
+        check_header(decoder.decode(data), engine(TensorSpec("x", "FP64", (-1, 2))))
+    check_header(decoder.decode(data), ENGINE)
+
+
+def test_bytes_elements_are_checked_in_every_request() -> None:
+    decoder = RequestDecoder()
+    texts = tensor(datatype="BYTES", shape=(1,))
+    good = request(texts, raw=(element(b"ab"),)).SerializeToString()
+    check_header(decoder.decode(good), TEXTS)
+    check_header(decoder.decode(good), TEXTS)
+    bad = request(texts, raw=(element(b"abc")[:-1],)).SerializeToString()
+    with pytest.raises(InvalidInput, match="BYTES"):
+        check_header(decoder.decode(bad), TEXTS)
 
 
 @pytest.mark.parametrize(
