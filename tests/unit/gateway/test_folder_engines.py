@@ -18,7 +18,7 @@ from synergai.errors import Overloaded, SynergaiError
 from synergai.v1 import common_pb2
 from tests.clocks import FakeClock
 from tests.unit.gateway.conftest import make_worker
-from tests.unit.gateway.test_deployment import NET, TOO_LARGE, WHOLE, stored
+from tests.unit.gateway.deployment_world import NET, TOO_LARGE, WHOLE, stored
 from tests.waiting import turns
 
 A, B = WorkerId("a"), WorkerId("b")

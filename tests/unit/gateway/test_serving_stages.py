@@ -8,7 +8,7 @@ from gateway.fleet.versions import VersionPolicy
 from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
 from synergai.domain import REMOVED, AssignmentId, Configuration, EngineName, Session, WorkerId
 from tests.cores import new_assignment
-from tests.unit.gateway.test_deployment import (
+from tests.unit.gateway.deployment_world import (
     DEPLOYED,
     MODEL,
     MOVED,

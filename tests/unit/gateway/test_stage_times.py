@@ -7,7 +7,7 @@ from gateway.fleet.worker import ConnectedWorker
 from synergai.core.routes.deployment import StageTime
 from synergai.domain import EngineName
 from tests.unit.gateway.conftest import make_worker
-from tests.unit.gateway.test_deployment import NET
+from tests.unit.gateway.deployment_world import NET
 
 
 def run(worker: ConnectedWorker, name: str, seconds: float, queries: int) -> None:

@@ -14,7 +14,7 @@ from gateway.hub.store.store import EngineStore
 from gateway.hub.store.transfers import KEEP_FREE_BYTES
 from synergai.domain import EngineName
 from synergai.errors import Overloaded
-from tests.unit.gateway.test_deployment import NET, stored
+from tests.unit.gateway.deployment_world import NET, stored
 from tests.waiting import turns
 
 
