@@ -35,6 +35,14 @@ async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
         yield running
 
 
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The file of an access table that lets workers join whose names begin with edge-."""
+    path = tmp_path / "access.toml"
+    path.write_text(TABLE)
+    return path
+
+
 def presenting(agent: FakeAgent, token: str = TOKEN) -> FakeAgent:
     agent.register.token = token
     return agent
@@ -93,10 +101,9 @@ async def test_second_agent_with_name_and_token_of_a_connected_one_is_refused(
 
 
 async def test_worker_whose_row_is_removed_from_the_file_is_disconnected(
-    config: GatewaySettings, tmp_path: Path
+    config: GatewaySettings, table: Path, tmp_path: Path
 ) -> None:
-    table, log = tmp_path / "access.toml", tmp_path / "audit.log"
-    table.write_text(TABLE)
+    log = tmp_path / "audit.log"
     async with Gateway(replace(config, access=table, audit_log=log)) as gateway:
         agent = presenting(FakeAgent(gateway.hub_address, "edge-1"))
         async with agent:
@@ -115,10 +122,8 @@ async def test_worker_whose_row_is_removed_from_the_file_is_disconnected(
 
 
 async def test_restored_gateway_and_another_one_accept_the_fleet(
-    config: GatewaySettings, tmp_path: Path
+    config: GatewaySettings, table: Path, tmp_path: Path
 ) -> None:
-    table = tmp_path / "access.toml"
-    table.write_text(TABLE)
     config = replace(config, access=table)
     restored, other = tmp_path / "restored", tmp_path / "other"
     async with (
@@ -192,10 +197,9 @@ async def test_certificate_is_good_for_its_own_worker_only(config: GatewaySettin
 
 
 async def test_agent_joins_by_the_token_in_its_file_and_returns_by_the_next_one(
-    config: GatewaySettings, tmp_path: Path
+    config: GatewaySettings, table: Path, tmp_path: Path
 ) -> None:
-    table, token_file = tmp_path / "access.toml", tmp_path / "token"
-    table.write_text(TABLE)
+    token_file = tmp_path / "token"
     (tmp_path / "models").mkdir()
     token_file.write_text(TOKEN)
     async with Gateway(replace(config, access=table)) as gateway:
