@@ -140,7 +140,7 @@ def _open_audit_log(base: SharedComponents) -> AuditLog | None:
     file = AuditFile(base.config.audit_log)
     base.stack.push_async_callback(asyncio.to_thread, file.close)
     log = AuditLog(file.append)
-    base.stack.callback(log.flush)
+    base.stack.callback(log.close)
     base.metrics.add_counter(
         "audit_dropped",
         "Lines of the audit log that could not be written.",

@@ -1,7 +1,7 @@
 """The audit log: calls of gRPC and HTTP that change something or are refused, as lines of a file.
 
-Changes are written one by one. Refusals are counted by peer and kind and written once a second,
-so that a flood of them cannot fill the disk.
+Changes are written one by one, refusals at most once a second for each peer and kind, so that a
+flood of them cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import json
 import logging
 import os
 import queue
-import sys
+import threading
 import time
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from logging.handlers import QueueListener, WatchedFileHandler
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import force_setattr, replace
 
 from gateway.entry.access.caller import current_caller
 from synergai.errors import (
@@ -38,20 +37,25 @@ from synergai.wire.status import status_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import TextIOWrapper
     from pathlib import Path
 
+    _Kind: TypeAlias = tuple[str, ...]
+
 INTERVAL_S: Final = 1.0
-"""Interval at which refusals are written."""
+"""Interval at which repeated refusals are written."""
 MAX_KINDS: Final = 64
 """Kinds of refusals, by peer, that have lines of their own in an interval."""
 _OTHERS: Final = "others"
 """Peer and caller of the refusals beyond them."""
 MAX_TEXT: Final = 256
 """Longest value in characters; clients choose some of them."""
+_TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "result", "reason")
+"""Fields of a line, in its order."""
 
 _MAX_QUEUED: Final = 8192
 """Lines that wait for the disk."""
+_MAX_BATCH: Final = 256
+_CLOSE_WITHIN_S: Final = 5.0
 _HUB: Final = "/synergai.v1.Hub/Control"
 _OIP: Final = "/inference.GRPCInferenceService"
 _JOBS: Final = "/synergai.v1.Jobs"
@@ -63,15 +67,15 @@ _LOST: Final = (Cancelled, Unavailable)
 _log = logging.getLogger(__name__)
 
 
-class Entry(Struct, kw_only=True):
-    """One line of the log, in its order. Values have no tensors, tokens or secrets, and are cut.
+class Entry(Struct, frozen=True, kw_only=True):
+    """One line of the log. Values never contain tensors, tokens or secrets, and are cut.
 
     Attributes:
         credential: how the caller authenticated: ``token``, ``jwt``, ``certificate`` or ``none``.
         result: name of the gRPC status code.
+        refused: whether it was refused for want of permission or quota.
     """
 
-    time: str = ""
     caller: str
     tenant: str = ""
     credential: str = "none"
@@ -80,14 +84,31 @@ class Entry(Struct, kw_only=True):
     object: str = ""
     result: str = "OK"
     reason: str = ""
-    count: int = 1
+    quota: str = ""
+    refused: bool = False
 
     def __post_init__(self) -> None:
         # Here rather than in the line: refusals are kept for a while, and a name may be as long
         # as a message.
-        for name, value in asdict(self).items():
-            if isinstance(value, str) and len(value) > MAX_TEXT:
-                setattr(self, name, value[:MAX_TEXT])
+        for name in _TEXTS:
+            if len(text := getattr(self, name)) > MAX_TEXT:
+                force_setattr(self, name, text[:MAX_TEXT])
+
+
+def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
+    at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
+    texts = {name: getattr(entry, name) for name in _TEXTS}
+    content = {"time": at.replace("+00:00", "Z"), **texts, "count": count}
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+class _Burst:
+    """Refusals of one kind since the last line about them."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.at = 0.0
+        self.count = 0
 
 
 class AuditLog:
@@ -102,118 +123,153 @@ class AuditLog:
         self._append = append
         self._clock = clock
         self._call_later = call_later or asyncio.get_running_loop().call_later
-        self._refusals: dict[tuple[str, ...], Entry] = {}
+        self._bursts: dict[_Kind, _Burst] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def record_change(self, entry: Entry) -> None:
-        entry.time = self._now()
-        self._write(entry)
-
-    def record_refusal(self, entry: Entry) -> None:
-        # Without the port: a peer may use many.
-        kind: tuple[str, ...] = (
-            entry.peer.rpartition(":")[0],
-            entry.caller,
-            entry.call,
-            entry.result,
-        )
-        if kind not in self._refusals and len(self._refusals) >= MAX_KINDS:
-            entry.caller = entry.peer = _OTHERS
-            entry.tenant = entry.object = ""
+    def record(self, entry: Entry) -> None:
+        now = self._clock()
+        if not entry.refused:
+            self._append(to_line(entry, now))
+            return
+        kind = _kind(entry)
+        burst = self._bursts.get(kind)
+        if burst is None and len(self._bursts) >= MAX_KINDS:
+            entry = replace(entry, caller=_OTHERS, peer=_OTHERS, tenant="", object="")
             kind = (_OTHERS, entry.result)
-        entry.time = self._now()
-        if (previous := self._refusals.get(kind)) is not None:
-            entry.count += previous.count
-        self._refusals[kind] = entry
-        if self._timer is None:
-            self._timer = self._call_later(INTERVAL_S, self.flush)
+            burst = self._bursts.get(kind)
+        if burst is None:
+            self._bursts[kind] = _Burst(entry)
+            self._append(to_line(entry, now))
+            if self._timer is None:
+                self._timer = self._call_later(INTERVAL_S, self.flush)
+            return
+        burst.entry = entry
+        burst.at = now
+        burst.count += 1
+
+    def close(self) -> None:
+        """Write the refusals that have only been counted."""
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def flush(self) -> None:
-        """Write the refusals that have been counted."""
+        """Write the repeated refusals; forget the kinds that were not repeated."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        for entry in self._refusals.values():
-            self._write(entry)
-        self._refusals.clear()
+        for kind, burst in list(self._bursts.items()):
+            if not burst.count:
+                del self._bursts[kind]
+                continue
+            self._append(to_line(burst.entry, burst.at, burst.count))
+            burst.count = 0
+        if self._bursts:
+            self._timer = self._call_later(INTERVAL_S, self.flush)
 
-    def _now(self) -> str:
-        at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
-        return at.replace("+00:00", "Z")
 
-    def _write(self, entry: Entry) -> None:
-        self._append(json.dumps(asdict(entry), separators=(",", ":")))
+def _kind(entry: Entry) -> _Kind:
+    """Return what repeated refusals have in common; a peer may use many ports."""
+    host = entry.peer.rpartition(":")[0]
+    return host, entry.caller, entry.call, entry.result, entry.quota
 
 
 class AuditFile:
-    """A file that lines are appended to, by a thread of its own.
+    """A file that lines are appended to.
 
-    Lines that cannot be written count as dropped, even if some are written once the disk has
-    space again.
+    It is opened again if another file, or none, is at its path, so that it can be rotated. Lines
+    that cannot be written are dropped.
     """
 
     def __init__(self, path: Path, *, max_queued: int = _MAX_QUEUED) -> None:
-        self._not_queued = 0
-        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(max_queued)
+        self.path = path
+        self._queue: queue.Queue[str | None] = queue.Queue(max_queued)
+        self._not_queued = self._not_written = 0
+        self._failing = self._torn = False
         try:
-            self._file = _PrivateFile(path)
+            self._descriptor = _open(path)
         except OSError as error:
             raise InvalidInput(f"audit log {path} cannot be opened: {error.strerror}") from None
-        self._writer = QueueListener(self._queue, self._file)
-        self._writer.start()
+        self._thread = threading.Thread(target=self._run, name="audit log", daemon=True)
+        self._thread.start()
 
     @property
     def dropped(self) -> int:
         # Two counters, since two threads count.
-        return self._not_queued + self._file.not_written
+        return self._not_queued + self._not_written
 
     def append(self, line: str) -> None:
         try:
-            self._queue.put_nowait(logging.makeLogRecord({"msg": line}))
+            self._queue.put_nowait(line)
         except queue.Full:
             self._not_queued += 1
 
     def close(self) -> None:
-        """Write the queued lines and close the file. It blocks."""
-        self._queue.join()
-        self._writer.stop()
-        with suppress(OSError):  # of a full disk, which has been logged
-            self._file.close()
-
-
-class _PrivateFile(WatchedFileHandler):
-    """A file for its owner, opened again if another one, or none, is at its path."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.not_written = 0
-        self._failing = False
-
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="ascii", opener=_open_private)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        lost = self.not_written
+        """Write the queued lines and close the file; give up on a disk that hangs. It blocks."""
         try:
-            super().emit(record)
-        except OSError:  # of a file that was moved; the next line opens the new one
-            self.handleError(record)
-            with suppress(OSError, ValueError):  # it may be closed already
-                self.close()
-        if self._failing and self.not_written == lost:
-            self._failing = False
-            _log.warning("the audit log %s is written again", self.baseFilename)
+            self._queue.put(None, timeout=_CLOSE_WITHIN_S)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_WITHIN_S)
 
-    def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802 - of the base
-        self.not_written += 1
+    # --- writer thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            lines: list[str] = []
+            line = self._queue.get()
+            while line is not None:
+                lines.append(line)
+                if len(lines) == _MAX_BATCH or self._queue.empty():
+                    break
+                line = self._queue.get_nowait()
+            closing = line is None
+            if lines:
+                self._write(lines)
+        os.close(self._descriptor)
+
+    def _write(self, lines: list[str]) -> None:
+        try:
+            self._reopen_if_moved()
+            # A line that a full disk has cut short stays one invalid line.
+            data = (("\n" if self._torn else "") + "".join(lines)).encode("ascii")
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            self._fail(len(lines), error.strerror)
+            return
+        if written < len(data):
+            self._torn = True
+            self._fail(data[written:].count(b"\n"), "the disk is full")
+            return
+        self._torn = False
+        if self._failing:
+            self._failing = False
+            _log.warning("the audit log %s is written again", self.path)
+
+    def _fail(self, count: int, reason: str | None) -> None:
+        self._not_written += count
         if not self._failing:
             self._failing = True
-            error = sys.exc_info()[1]
-            _log.error("the audit log %s cannot be written: %s", self.baseFilename, error)
+            _log.error("the audit log %s cannot be written: %s", self.path, reason)
+
+    def _reopen_if_moved(self) -> None:
+        ours = os.fstat(self._descriptor)
+        try:
+            current = self.path.stat()
+        except FileNotFoundError:
+            pass
+        else:
+            if (current.st_dev, current.st_ino) == (ours.st_dev, ours.st_ino):
+                return
+        moved, self._descriptor = self._descriptor, _open(self.path)
+        self._torn = False
+        with suppress(OSError):  # of a file server; it concerns what the moved file lacks
+            os.close(moved)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class AuditedCall:
@@ -230,35 +286,39 @@ class AuditedCall:
         self.credential = "none"
         self.refused = False
 
-    def refuse(self, result: str, reason: str) -> None:
+    def refuse(self, result: str, reason: str, quota: str = "") -> None:
         """Record that the call, or a message of its stream, was refused."""
         self.refused = True
-        self._audit.record_refusal(self._entry(result, reason))
+        self._record(result, reason, quota, refused=True)
 
     def fail(self, error: SynergaiError, *, change: bool, is_refused: bool = False) -> None:
         """Record the error that ended the call, if the log wants it."""
         result = status_code(error).name
         if is_refused or isinstance(error, REFUSALS):
             if not self.refused:
-                self.refuse(result, str(error))
+                self.refuse(result, str(error), getattr(error, "quota", ""))
         elif change:
             self.end(result)
 
     def end(self, result: str = "OK") -> None:
         """Record the end of a call that changes something."""
-        self._audit.record_change(self._entry(result))
+        self._record(result, "", "", refused=False)
 
-    def _entry(self, result: str, reason: str = "") -> Entry:
+    def _record(self, result: str, reason: str, quota: str, *, refused: bool) -> None:
         caller = current_caller()
-        return Entry(
-            caller=self.worker or caller.name,
-            tenant=self.tenant or caller.tenant,
-            credential=self.credential if self.worker else caller.credential,
-            peer=self.peer,
-            call=self.name,
-            object=self.object,
-            result=result,
-            reason=reason,
+        self._audit.record(
+            Entry(
+                caller=self.worker or caller.name,
+                tenant=self.tenant or caller.tenant,
+                credential=self.credential if self.worker else caller.credential,
+                peer=self.peer,
+                call=self.name,
+                object=self.object,
+                result=result,
+                reason=reason,
+                quota=quota,
+                refused=refused,
+            )
         )
 
 

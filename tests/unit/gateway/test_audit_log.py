@@ -1,19 +1,19 @@
 """Entries of the audit log, and how refusals are summed up."""
 
 import asyncio
-import errno
-import io
 import json
+import os
 import stat
+import threading
 from collections.abc import Callable
-from logging.handlers import QueueListener
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.entry.audit import MAX_KINDS, MAX_TEXT, AuditFile, AuditLog, Entry, _PrivateFile
+from gateway.entry.audit import MAX_KINDS, MAX_TEXT, AuditFile, AuditLog, Entry, to_line
 from synergai.errors import InvalidInput
 
 CHANGE = Entry(
@@ -24,7 +24,9 @@ CHANGE = Entry(
     call="/synergai.v1.Jobs/Submit",
     object="f00d",
 )
-REFUSAL = replace(CHANGE, result="PERMISSION_DENIED", reason="it may not", object="echo")
+REFUSAL = replace(
+    CHANGE, result="PERMISSION_DENIED", reason="it may not", object="echo", refused=True
+)
 
 
 class Timer(asyncio.TimerHandle):
@@ -71,7 +73,7 @@ def harness() -> Harness:
 
 def test_every_change_has_a_line_with_all_fields(harness: Harness) -> None:
     for _ in range(100):
-        harness.log.record_change(replace(CHANGE))
+        harness.log.record(CHANGE)
     assert harness.timers == []
     assert harness.entries() == 100 * [
         {
@@ -89,25 +91,29 @@ def test_every_change_has_a_line_with_all_fields(harness: Harness) -> None:
     ]
 
 
-def test_values_are_escaped_and_cut(harness: Harness) -> None:
-    name = 'x"\n\x1b[31m\u202e\ud800' + "y" * 10_000
-    harness.log.record_change(replace(CHANGE, object=name))
-    (line,) = harness.lines
+def test_values_are_escaped_and_cut() -> None:
+    line = to_line(replace(CHANGE, object='x"\n\x1b[31m\u202e\ud800' + "y" * 10_000), 0.0)
     assert line.isascii()
-    assert "\n" not in line
-    assert json.loads(line)["object"] == name[:MAX_TEXT]
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert len(json.loads(line)["object"]) == MAX_TEXT
+    assert json.loads(line)["object"].startswith('x"\n\x1b[31m')
 
 
-def test_refusals_of_a_kind_share_a_line_each_second(harness: Harness) -> None:
+def test_repeated_refusals_share_a_line_each_second(harness: Harness) -> None:
     for number in range(1000):
-        harness.log.record_refusal(replace(REFUSAL, peer=f"ipv4:10.0.0.7:{number}"))
-    assert harness.entries() == []
+        harness.log.record(replace(REFUSAL, peer=f"ipv4:10.0.0.7:{number}"))
+    assert [entry["count"] for entry in harness.entries()] == [1]
     harness.pass_interval()
     (entry,) = harness.entries()
-    assert (entry["count"], entry["peer"]) == (1000, "ipv4:10.0.0.7:999")
-    assert not any(timer.active for timer in harness.timers)
-    harness.log.record_refusal(replace(REFUSAL))
+    assert (entry["count"], entry["peer"]) == (999, "ipv4:10.0.0.7:999")
+    harness.log.record(REFUSAL)
+    harness.log.record(REFUSAL)
     harness.pass_interval()
+    assert [entry["count"] for entry in harness.entries()] == [2]
+    harness.pass_interval()
+    assert not any(timer.active for timer in harness.timers)
+    harness.log.record(REFUSAL)
     assert [entry["count"] for entry in harness.entries()] == [1]
 
 
@@ -118,33 +124,32 @@ def test_refusals_of_a_kind_share_a_line_each_second(harness: Harness) -> None:
         {"caller": "guest"},
         {"call": "/synergai.v1.Jobs/Cancel"},
         {"result": "RESOURCE_EXHAUSTED"},
+        {"quota": "requests_per_s"},
     ],
 )
 def test_refusals_of_other_kinds_have_lines_of_their_own(
     harness: Harness, other: dict[str, str]
 ) -> None:
-    harness.log.record_refusal(replace(REFUSAL))
-    harness.log.record_refusal(replace(REFUSAL, **other))
-    harness.pass_interval()
+    harness.log.record(REFUSAL)
+    harness.log.record(replace(REFUSAL, **other))
     assert [entry["count"] for entry in harness.entries()] == [1, 1]
 
 
 def test_flood_from_many_peers_is_bounded(harness: Harness) -> None:
     for number in range(10_000):
-        peer = f"ipv4:10.{number // 250}.{number % 250}.1:9"
-        harness.log.record_refusal(replace(REFUSAL, peer=peer))
+        harness.log.record(replace(REFUSAL, peer=f"ipv4:10.{number // 250}.{number % 250}.1:9"))
+    assert len(harness.entries()) == MAX_KINDS + 1
     harness.pass_interval()
-    *single, entry = harness.entries()
-    assert [each["count"] for each in single] == [1] * MAX_KINDS
+    (entry,) = harness.entries()
     assert (entry["caller"], entry["peer"]) == ("others", "others")
-    assert entry["count"] == 10_000 - MAX_KINDS
+    assert entry["count"] == 10_000 - MAX_KINDS - 1
 
 
 def test_counted_refusals_are_written_at_the_end(harness: Harness) -> None:
-    harness.log.record_refusal(replace(REFUSAL))
-    harness.log.record_refusal(replace(REFUSAL))
-    harness.log.flush()
-    assert [entry["count"] for entry in harness.entries()] == [2]
+    harness.log.record(REFUSAL)
+    harness.log.record(REFUSAL)
+    harness.log.close()
+    assert [entry["count"] for entry in harness.entries()] == [1, 1]
     assert not any(timer.active for timer in harness.timers)
 
 
@@ -156,7 +161,7 @@ def path(tmp_path: Path) -> Path:
 def test_lines_are_appended_to_a_private_file(path: Path) -> None:
     for number in range(2):
         file = AuditFile(path)
-        file.append(f"line {number}")
+        file.append(f"line {number}\n")
         file.close()
     assert path.read_text() == "line 0\nline 1\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -168,7 +173,7 @@ def test_moved_file_is_followed_by_a_new_one(path: Path) -> None:
     moved = path.with_suffix(".1")
     path.rename(moved)
     for number in range(1000):
-        file.append(f"line {number}")
+        file.append(f"line {number}\n")
     file.close()
     assert moved.read_text() == ""
     assert path.read_text().splitlines() == [f"line {number}" for number in range(1000)]
@@ -179,67 +184,57 @@ def test_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
         AuditFile(tmp_path / "missing" / "audit.log")
 
 
-class FullDisk(io.FileIO):
-    """A file on a disk that has room for `space` more bytes."""
-
-    space = 0
-
-    def write(self, data: Any) -> int:
-        if not FullDisk.space:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = super().write(bytes(data)[: FullDisk.space])
-        FullDisk.space -= written
-        return written
-
-
-class FailingToClose(io.TextIOWrapper):
-    """A file whose server tells only at its end that something was not written."""
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            raise OSError(errno.EIO, "Input/output error")
-
-
-def open_on_full_disk(file: _PrivateFile) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(FullDisk(file.baseFilename, "a")))
-
-
-def test_lines_that_a_full_disk_refuses_are_counted_and_logged_once(
+def test_lines_that_cannot_be_written_are_counted_and_logged_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_PrivateFile, "_open", open_on_full_disk)
-    monkeypatch.setattr(FullDisk, "space", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "gateway.entry.audit.os.write", Mock(side_effect=OSError(28, "No space left on device"))
+        )
+        file = AuditFile(path)
+        for _ in range(600):
+            file.append("lost\n")
+        file.close()
+    assert file.dropped == 600
+    assert len(caplog.records) == 1
+    assert "cannot be written: No space left on device" in caplog.text
     file = AuditFile(path)
-    for _ in range(600):
-        file.append("a line that does not fit")
-    file._queue.join()
-    assert file.dropped == 600
-    (logged,) = caplog.messages
-    assert "cannot be written: [Errno 28] No space left on device" in logged
-    FullDisk.space = 100_000
-    file.append("whole")
+    file.append("kept\n")
     file.close()
-    assert file.dropped == 600
-    assert "is written again" in caplog.messages[-1]
-    # What was cut short has been completed.
-    *previous, last = path.read_text().splitlines()
-    assert set(previous) == {"a line that does not fit"}
-    assert last == "whole"
+    assert path.read_text() == "kept\n"
+
+
+def test_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = AuditFile(path)
+    write = os.write
+    limits = iter([4, 1000])
+    monkeypatch.setattr(
+        "gateway.entry.audit.os.write",
+        lambda descriptor, data: write(descriptor, data[: next(limits)]),
+    )
+    file._write(["cut short\n", "lost\n"])
+    file._write(["whole\n"])
+    file.close()
+    assert path.read_text() == "cut \nwhole\n"
+    assert file.dropped == 2
+    assert "the disk is full" in caplog.text
+    assert "is written again" in caplog.text
 
 
 def test_moved_file_that_cannot_be_closed_is_followed_by_a_new_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = AuditFile(path)
-    assert file._file.stream is not None
-    monkeypatch.setattr(file._file, "stream", FailingToClose(file._file.stream.detach()))
     path.rename(path.with_suffix(".1"))
-    for line in ("lost", "kept"):
-        file.append(line)
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.entry.audit.os.close", Mock(side_effect=OSError(5, "I/O error")))
+        file._write(["first\n"])
+    file._write(["second\n"])
     file.close()
-    assert path.read_text() == "kept\n"
-    assert file.dropped == 1
+    assert path.read_text() == "first\nsecond\n"
+    assert file.dropped == 0
 
 
 def test_file_that_is_moved_and_cannot_be_opened_again_does_not_end_the_log(tmp_path: Path) -> None:
@@ -247,20 +242,33 @@ def test_file_that_is_moved_and_cannot_be_opened_again_does_not_end_the_log(tmp_
     folder.mkdir()
     file = AuditFile(folder / "audit.log")
     folder.rename(tmp_path / "moved")
-    file.append("lost")
-    file._queue.join()
+    file._write(["lost\n"])
     assert file.dropped == 1
     folder.mkdir()
-    file.append("kept")
+    file.append("kept\n")
     file.close()
     assert (folder / "audit.log").read_text() == "kept\n"
     assert file.dropped == 1
 
 
+def test_disk_that_hangs_does_not_keep_the_gateway_from_ending(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.entry.audit._CLOSE_WITHIN_S", 0.01)
+    written = threading.Event()
+    monkeypatch.setattr("gateway.entry.audit.os.write", lambda *_: written.wait() and 5)
+    file = AuditFile(path)
+    file.append("line\n")
+    file.close()
+    assert file._thread.is_alive()
+    written.set()
+    file._thread.join()
+
+
 def test_queue_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QueueListener, "start", lambda _writer: None)
+    monkeypatch.setattr("gateway.entry.audit.threading.Thread.start", lambda _thread: None)
     file = AuditFile(path, max_queued=10)
     for _ in range(25):
-        file.append("line")
+        file.append("line\n")
     assert file.dropped == 15
-    file._file.close()
+    os.close(file._descriptor)
