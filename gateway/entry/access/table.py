@@ -131,6 +131,11 @@ class AllowedWorkers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "that names do not have, such as '/'"
             )
 
+    @property
+    def shares_token(self) -> bool:
+        """Whether several workers have the same token."""
+        return self.token_sha256 is not None and bool(set(self.id) & _WILDCARDS)
+
     def covers(self, worker_id: str, worker_class: str) -> bool:
         return matches(self.id, worker_id) and matches(self.worker_class, worker_class)
 

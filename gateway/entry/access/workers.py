@@ -101,7 +101,14 @@ class WorkerRules:
     # --- internals --------------------------------------------------------------------------
 
     def _covering(self, joining: JoiningWorker) -> list[AllowedWorkers]:
-        return [row for row in self._rows or () if row.covers(joining.id, joining.worker_class)]
+        rows = self._rows or ()
+        # A worker with a row of its own is not replaced by one that knows the token of others.
+        has_own = any(row.id == joining.id for row in rows)
+        return [
+            row
+            for row in rows
+            if row.covers(joining.id, joining.worker_class) and not (has_own and row.shares_token)
+        ]
 
     def _row(self, joining: JoiningWorker) -> AllowedWorkers | None:
         """Return the first row that covers the worker and whose proof it has."""

@@ -88,6 +88,18 @@ def test_row_with_a_pattern_is_for_all_workers_that_share_its_token(rules: Worke
     refused(rules, joining(worker_class="agx", token=TOKEN), PermissionDenied)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_id_with_a_row_of_its_own_is_not_proved_by_a_shared_token(
+    rules: WorkerRules, first: bool
+) -> None:
+    shared = replace(NAMED, id="edge-*", worker_class="*", token_sha256=sha256(STRANGE))
+    rules.set_rows((shared, NAMED) if first else (NAMED, shared))
+    assert rules.refusal(joining("edge-2", token=STRANGE)) is None
+    assert rules.refusal(joining(token=TOKEN)) is None
+    refused(rules, joining(token=STRANGE), Unauthenticated)
+    refused(rules, joining(worker_class="agx", token=STRANGE), PermissionDenied)
+
+
 def test_token_is_replaced_by_a_second_row_for_a_while(rules: WorkerRules) -> None:
     later = replace(NAMED, token_sha256=sha256(STRANGE))
     rules.set_rows((NAMED, later))
