@@ -188,7 +188,7 @@ class Hub:
         """Check that no other process is connected under a worker's id."""
         connection = self._connections.of_worker(worker.id)
         other = None if connection is None else connection.worker
-        if other is not None and worker.instance and other.instance not in ("", worker.instance):
+        if other is not None and other.instance not in ("", worker.instance):
             raise Conflict(
                 f"another agent is connected as {worker.id!r}: start one of them with another "
                 "--worker-id"

@@ -88,11 +88,12 @@ async def test_live_worker_is_not_replaced_by_one_without_its_token(
         assert honest.assignments
 
 
+@pytest.mark.parametrize("instance", ["", "second"])
 async def test_second_agent_with_name_and_token_of_a_connected_one_is_refused(
-    caller: Caller, new_agent: NewAgent
+    caller: Caller, new_agent: NewAgent, instance: str
 ) -> None:
     first, second = presenting(new_agent("w1")), presenting(new_agent("w1"))
-    first.register.instance, second.register.instance = "first", "second"
+    first.register.instance, second.register.instance = "first", instance
     async with first:
         reason = await refused(second, grpc.StatusCode.ALREADY_EXISTS)
         assert "another agent is connected as 'w1'" in reason
