@@ -33,6 +33,9 @@ def token(
     name: Annotated[str, typer.Argument(help="Name of the client, or id of the worker.")],
     tenant: Annotated[str, typer.Option(help="Tenant of the client. Default: its name.")] = "",
     worker: Annotated[bool, typer.Option("--worker", help="Make it for a worker.")] = False,
+    worker_class: Annotated[
+        str, typer.Option(help="Class of the worker, which may join as no other. Default: any.")
+    ] = "",
 ) -> None:
     """Print a new random token, and the rows for the access table on standard error.
 
@@ -40,9 +43,13 @@ def token(
     """
     if worker and tenant:
         raise InvalidInput("workers have no tenant: leave out --tenant or --worker")
+    if worker_class and not worker:
+        raise InvalidInput("clients have no class: leave out --worker-class, or add --worker")
     made = secrets.token_urlsafe(_TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
-    rows = _worker_rows(name, digest) if worker else _client_rows(name, digest, tenant)
+    rows = (
+        _worker_rows(name, digest, worker_class) if worker else _client_rows(name, digest, tenant)
+    )
     # All of it may be appended to the table: 2>>access.toml.
     typer.echo("\n".join(rows), err=True)
     typer.echo("\n# The token is shown only once.\n", err=True)
@@ -67,12 +74,15 @@ def _client_rows(name: str, digest: str, tenant: str) -> list[str]:
     ]
 
 
-def _worker_rows(name: str, digest: str) -> list[str]:
+def _worker_rows(name: str, digest: str, worker_class: str) -> list[str]:
     validate_name(name, "worker id")
+    if worker_class:
+        validate_name(worker_class, "worker class")
     return [
         "# Row for the access table; limit the engines of the worker if it must not serve all.\n",
         "[[workers]]",
         f'id = "{name}"',
+        *([f'worker_class = "{worker_class}"'] if worker_class else ()),
         f'token_sha256 = "{digest}"',
     ]
 

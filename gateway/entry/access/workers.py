@@ -128,8 +128,8 @@ def _needed(row: AllowedWorkers, joining: JoiningWorker) -> str:
         return f"a certificate for {row.certificate_name(joining.id, joining.worker_class)!r}"
     return (
         f"{'another' if joining.token_sha256 else 'a'} token: make one, and its row of the access "
-        f"table, with 'synergai access token {joining.id} --worker', and start the agent with "
-        "--token-file"
+        f"table, with 'synergai access token {joining.id} --worker --worker-class "
+        f"{joining.worker_class}', and start the agent with --token-file"
     )
 
 

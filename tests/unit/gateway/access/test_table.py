@@ -243,10 +243,16 @@ def test_token_is_printed_once_and_the_rows_have_its_hash(
     assert token not in printed.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "worker_class"), [((), "*"), (("--worker-class", "agx-xavier"), "agx-xavier")]
+)
 def test_token_of_a_worker_is_printed_with_its_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    worker_class: str,
 ) -> None:
-    assert run("token", "edge-1", "--worker") == 0
+    assert run("token", "edge-1", "--worker", *arguments) == 0
     printed = capsys.readouterr()
     token = printed.out.strip()
     table = tmp_path / "access.toml"
@@ -254,7 +260,11 @@ def test_token_of_a_worker_is_printed_with_its_row(
     read = read_access_table(table)
     assert read == AccessTable(
         workers=(
-            AllowedWorkers(id="edge-1", token_sha256=hashlib.sha256(token.encode()).hexdigest()),
+            AllowedWorkers(
+                id="edge-1",
+                worker_class=worker_class,
+                token_sha256=hashlib.sha256(token.encode()).hexdigest(),
+            ),
         )
     )
     assert len(token) >= 43
@@ -264,14 +274,16 @@ def test_token_of_a_worker_is_printed_with_its_row(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("edge 1",), "'edge 1' is not a valid worker id"),
-        (("edge-1", "--tenant", "vision"), "workers have no tenant"),
+        (("--worker", "edge 1"), "'edge 1' is not a valid worker id"),
+        (("--worker", "edge-1", "--worker-class", "a b"), "'a b' is not a valid worker class"),
+        (("--worker", "edge-1", "--tenant", "vision"), "workers have no tenant"),
+        (("edge-1", "--worker-class", "nx"), "clients have no class"),
     ],
 )
 def test_token_is_made_for_a_worker_that_there_can_be(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
-    assert run("token", "--worker", *arguments) != 0
+    assert run("token", *arguments) != 0
     printed = capsys.readouterr()
     assert reason in printed.err
     assert "token_sha256" not in printed.err
