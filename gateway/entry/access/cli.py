@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gateway.entry.access.caller import ANONYMOUS, Grant
+from gateway.entry.access.caller import ANONYMOUS, ANY, Grant
 from gateway.entry.access.table import AccessTable, AllowedClient, read_access_table
 from synergai.cli.output import print_table
 from synergai.errors import InvalidInput
@@ -89,10 +89,13 @@ def _worker_rows(name: str, digest: str, worker_class: str) -> list[str]:
 
 @app.command(epilog="Example: [bold]synergai access check access.toml[/bold]")
 def check(file: Annotated[Path, typer.Argument(help="The access table.")]) -> None:
-    """Validate an access table, and print who may do what."""
+    """Validate an access table, and print who may do what, and which workers may join."""
     table = read_access_table(file)
     columns = ("client", "credential", "tenant", "roles", "engines", "tenants in scope")
     print_table(columns, list(_rows(table)))
+    if table.workers is not None:
+        typer.echo()
+        print_table(("worker", "class", "credential", "engines"), list(_rows_of_workers(table)))
     for warning in _warnings(table):
         typer.echo(warning, err=True)
 
@@ -117,6 +120,12 @@ def _rows(table: AccessTable) -> Iterator[tuple[str, ...]]:
                 yield (f"jwt: {', '.join(to)}", "JSON web token", "by claim", *_scope(grant, ""))
 
 
+def _rows_of_workers(table: AccessTable) -> Iterator[tuple[str, ...]]:
+    for row in table.workers or ():
+        credential = "token" if row.certificate is None else f"certificate {row.certificate}"
+        yield row.id, row.worker_class, credential, ", ".join(row.engines)
+
+
 def _scope(grant: Grant, own: str) -> tuple[str, str, str]:
     tenants = ", ".join(filter(None, (own, *grant.tenants))) or "its own"
     return ", ".join(sorted(grant.roles)), ", ".join(grant.engines), tenants
@@ -134,3 +143,8 @@ def _warnings(table: AccessTable) -> Iterator[str]:
         unlisted = ANONYMOUS in grant.to or (table.jwt and grant.to_subjects())
         if not known and not unlisted:
             yield f"grant {number} is for no client: {', '.join(grant.to)}"
+    for row in table.workers or ():
+        if row.shares_token:
+            yield f"workers {row.id!r} share a token: each may join as any other"
+        if row.token_sha256 is not None and row.worker_class == ANY:
+            yield f"worker {row.id!r} may join as any class: its row has no worker_class"

@@ -164,6 +164,12 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         _check_unique("two clients have the name", [client.name for client in self.clients])
         _check_unique("two clients have the token_sha256", [c.token_sha256 for c in self.clients])
         _check_unique("two clients have the certificate", [c.certificate for c in self.clients])
+        # A row for a worker may be repeated, such as to replace its token.
+        tokens = {(row.token_sha256, row.id) for row in self.workers or ()}
+        _check_unique(
+            "two workers, or a client and a worker, have the token_sha256",
+            [*{client.token_sha256 for client in self.clients}, *(token for token, _ in tokens)],
+        )
         _check_unique("two [[jwt]] have the issuer", [jwt.issuer for jwt in self.jwt])
 
     def grants_of(self, name: str, groups: frozenset[str] = frozenset()) -> tuple[Grant, ...]:

@@ -17,7 +17,7 @@ from gateway.entry.access.table import (
 from synergai.cli.main import main
 from synergai.errors import InvalidInput
 
-TOKEN = "0" * 64
+TOKEN, WORKER_TOKEN = "0" * 64, "1" * 64
 TABLE = f"""
 [[clients]]
 name = "camera-7"
@@ -55,7 +55,7 @@ requests_in_flight = 1
 [[workers]]
 id = "xavier-*"
 worker_class = "agx-xavier"
-token_sha256 = "{TOKEN}"
+token_sha256 = "{WORKER_TOKEN}"
 """
 
 
@@ -127,6 +127,20 @@ def test_empty_table_grants_nothing(path: Path) -> None:
         ),
         ('[[workers]]\nid = "a"\ntoken_sha256 = "ab"', "token_sha256"),
         (
+            (
+                f'[[workers]]\nid = "a"\ntoken_sha256 = "{TOKEN}"\n'
+                f'[[workers]]\nid = "b"\ntoken_sha256 = "{TOKEN}"'
+            ),
+            "two workers, or a client and a worker, have the token_sha256 '0000",
+        ),
+        (
+            (
+                f'[[clients]]\nname = "a"\ntoken_sha256 = "{TOKEN}"\n'
+                f'[[workers]]\nid = "a"\ntoken_sha256 = "{TOKEN}"'
+            ),
+            "two workers, or a client and a worker, have the token_sha256 '0000",
+        ),
+        (
             '[[workers]]\nid = "edge-*"\nworker_class = "nx"\ncertificate = "edge"',
             r"certificate 'edge' needs \{id\}, because 'edge-\*' is a pattern",
         ),
@@ -145,6 +159,12 @@ def test_mistake_in_the_table_is_reported_with_its_place(
     with pytest.raises(InvalidInput, match=message) as error:
         read_access_table(path)
     assert "access.toml" in str(error.value)
+
+
+def test_worker_may_have_several_rows_with_one_token(path: Path) -> None:
+    row = f'[[workers]]\nid = "a"\ntoken_sha256 = "{TOKEN}"\n'
+    path.write_text(f'{row}engines = ["a"]\n{row}engines = ["b"]\n')
+    assert len(read_access_table(path).workers or ()) == 2
 
 
 def test_missing_table_is_an_error(path: Path) -> None:
@@ -308,6 +328,27 @@ def test_check_prints_who_may_do_what(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "the credentials of 'idle' have expired" in printed.err
     assert "client 'idle' may do nothing" in printed.err
     assert "grant 3 is for no client: nobody-*" in printed.err
+
+
+def test_check_prints_which_workers_may_join(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "access.toml"
+    table.write_text(
+        f'[[workers]]\nid = "edge-*"\nworker_class = "nx"\ntoken_sha256 = "{TOKEN}"\n'
+        f'[[workers]]\nid = "vm"\ntoken_sha256 = "{WORKER_TOKEN}"\nengines = ["a", "b*"]\n'
+        '[[workers]]\nid = "*"\ncertificate = "x/{class}/{id}"\n'
+    )
+    assert run("check", str(table)) == 0
+    printed = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in printed.out.splitlines()]
+    assert "edge-* nx token *" in lines
+    assert "vm * token a, b*" in lines
+    assert "* * certificate x/{class}/{id} *" in lines
+    assert printed.err.splitlines() == [
+        "workers 'edge-*' share a token: each may join as any other",
+        "worker 'vm' may join as any class: its row has no worker_class",
+    ]
 
 
 def test_check_names_web_tokens_only_for_grants_that_they_can_have(
