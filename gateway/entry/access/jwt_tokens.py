@@ -196,11 +196,12 @@ class KeySet:
             if self._loading.done() and now >= self._asked_at + UNKNOWN_KEY_REFRESH_S:
                 self._asked_at = now
                 self._loading = self._tasks.start(self._load())
-            await asyncio.wait([self._loading])
+            # A server that sends byte by byte keeps within the timeout of the connection.
+            await asyncio.wait([self._loading], timeout=2 * _TIMEOUT_S)
             key = self._find(key_id)
         if key is not None:
             return key
-        if self._keys is None:
+        if self._keys is None or not self._loading.done():
             raise Unavailable("the keys of the token's issuer cannot be loaded; try later")
         raise Unauthenticated("the token is signed with a key that its issuer does not publish")
 

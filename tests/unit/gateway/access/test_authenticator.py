@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import math
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -415,4 +416,25 @@ async def test_keys_that_cannot_be_loaded_again_stay(tmp_path: Path) -> None:
     with pytest.raises(Unauthenticated):
         await keys.find("2")
     assert (await keys.find("1"))["kid"] == "1"
+    await keys.close()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_issuer_that_is_too_slow_keeps_no_caller_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: bool
+) -> None:
+    path = tmp_path / "keys.json"
+    Issuer().publish(path)
+    keys = KeySet(str(path))
+    if loaded:
+        await keys.find("1")
+    sent = threading.Event()
+    monkeypatch.setattr(jwt_tokens, "_read", lambda _: sent.wait() and {"keys": []})
+    monkeypatch.setattr(jwt_tokens, "_TIMEOUT_S", 0.005)
+    if not loaded:
+        await keys.close()
+        keys = KeySet(str(path))
+    with pytest.raises(Unavailable, match="try later"):
+        await keys.find("2")
+    sent.set()
     await keys.close()
